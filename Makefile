@@ -79,7 +79,7 @@ lock: $(VENV)/.uv ## Pin the dependencies with their hashes (ARGS=--upgrade for 
 	@echo uv | $(COMPILE) - -o requirements/uv.txt $(ARGS)
 	@$(COMPILE) pyproject.toml --extra all -o requirements/run.txt $(ARGS)
 	@$(COMPILE) --no-annotate --group model -o $(MODEL) $(ARGS)
-	@$(COMPILE) --group otel -o requirements/otel.txt $(ARGS)
+	@$(COMPILE) --group otlp -o requirements/otlp.txt $(ARGS)
 	@$(COMPILE) pyproject.toml --extra all --group dev -c requirements/run.txt -o requirements/dev.txt $(ARGS)
 	@$(COMPILE) --group pythons -c requirements/run.txt -c requirements/dev.txt -o requirements/pythons.txt $(ARGS)
 	@$(COMPILE) pyproject.toml --extra all --group bench -c requirements/run.txt -o requirements/bench.txt $(ARGS)
@@ -99,10 +99,10 @@ $(VENV)/.uv: requirements/uv.txt
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --require-hashes -r requirements/uv.txt # errors only
 	@touch $@
 
-$(VENV)/.run: $(VENV)/.uv requirements/run.txt requirements/otel.txt $(MODEL) pyproject.toml
+$(VENV)/.run: $(VENV)/.uv requirements/run.txt requirements/otlp.txt $(MODEL) pyproject.toml
 	@echo 'Installing Cadenza and its embedded model, about 420 MB on disk.'
 	@echo 'This can take a minute on a slow line. Later starts skip it.'
-	@$(INSTALL) $(PINNED) -r requirements/run.txt -r requirements/otel.txt -r $(MODEL)
+	@$(INSTALL) $(PINNED) -r requirements/run.txt -r requirements/otlp.txt -r $(MODEL)
 	@$(INSTALL) --editable .
 	@touch $@
 

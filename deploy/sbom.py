@@ -1,7 +1,7 @@
 """Prints the SBOM of a release, as CycloneDX 1.6 JSON: every pinned package with its hashes and its licence.
 
 Run by `make release` in the environment of the service, where the licences are known. The embedded model's packages,
-and those of the extra `otel`, are optional. The same commit gives the same bytes.
+and those of the extra `otlp`, are optional. The same commit gives the same bytes.
 """
 
 import json
@@ -16,7 +16,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 RUN = ROOT / "requirements" / "run.txt"
-OTEL = ROOT / "requirements" / "otel.txt"
+OTLP = ROOT / "requirements" / "otlp.txt"
 MODEL = ROOT / "src" / "cadenza" / "upstreams" / "embedded" / "pins.txt"
 PIN = re.compile(r"^([a-z0-9-]+)==([^\s;]+)(.*?)(?=^\S|\Z)", re.MULTILINE | re.DOTALL)
 HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
@@ -25,7 +25,7 @@ NAMES = uuid.UUID("6ba7b811-9dad-11d1-80b4-00c04fd430c8")  # uuid.NAMESPACE_URL
 
 def main() -> None:
     own = version("cadenza")
-    components = [*_components(RUN, "required"), *_components(MODEL, "optional"), *_components(OTEL, "optional")]
+    components = [*_components(RUN, "required"), *_components(MODEL, "optional"), *_components(OTLP, "optional")]
     made = datetime.fromtimestamp(int(os.environ["SOURCE_DATE_EPOCH"]), UTC)
     root = {"type": "application", "bom-ref": _purl("cadenza", own), "name": "cadenza", "version": own}
     bom: dict[str, Any] = {

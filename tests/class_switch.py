@@ -17,14 +17,14 @@ from tests.service import now_ms
 ROUTE = Route("loopback", "candidate", 1_000_000, 131_072)
 
 
-async def switch(store: Store, class_id: str = "forte", route: Route = ROUTE, share: int = 0) -> ClassVersion:
-    """Adopt the class and serve this route instead of its main routes; with a share, to so many percent of accounts."""
+async def switch(store: Store, class_id: str = "forte", route: Route = ROUTE) -> ClassVersion:
+    """Adopt the class and serve this route instead of its main routes."""
 
     def work(tx: Transaction) -> ClassVersion:
         state = _locked(tx, class_id)
         wanted = state.version.with_candidate(route)
         version = class_versions.find(tx, wanted) or class_versions.add(tx, wanted)
-        _write(tx, state, version, share)
+        _write(tx, state, version)
         return version
 
     return await make_change(store, work)
@@ -36,7 +36,7 @@ async def serve_version(store: Store, number: int, class_id: str = "forte") -> N
     def work(tx: Transaction) -> None:
         version = class_versions.get(tx, class_id, number)
         assert version
-        _write(tx, _locked(tx, class_id), version, 0)
+        _write(tx, _locked(tx, class_id), version)
 
     await make_change(store, work)
 
@@ -47,9 +47,8 @@ def _locked(tx: Transaction, class_id: str) -> ClassState:
     return state
 
 
-def _write(tx: Transaction, state: ClassState, version: ClassVersion, share: int) -> None:
-    served, tried = (state.version, version) if share else (version, None)
-    new = msgspec.structs.replace(state, version=served, candidate=tried, share=share, is_adopted=True)
+def _write(tx: Transaction, state: ClassState, version: ClassVersion) -> None:
+    new = msgspec.structs.replace(state, version=version, is_adopted=True)
     assert class_versions.change_state(tx, new, now_ms())
     epochs.begin_next(tx, epochs.CLASSES)
 
@@ -64,7 +63,7 @@ async def die_in_switch(line: Connection, url: str, when: str) -> None:
     def work(tx: Transaction) -> None:
         state = _locked(tx, "forte")
         version = class_versions.add(tx, state.version.with_candidate(ROUTE))
-        _write(tx, state, version, 0)
+        _write(tx, state, version)
         os.kill(os.getpid(), signal.SIGKILL)
 
     await make_change(store, work)

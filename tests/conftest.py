@@ -27,10 +27,10 @@ SHORT = ("tests/unit/", "tests/contract/")
 ALL_MARKED = re.compile(r"^pytestmark = (\[[^]]*|.*)pytest\.mark\.(slow|release)\(", re.MULTILINE)
 SLOW = "slow and not release"
 FOR_RELEASE = re.compile(r"pytest\.mark\.release|^from tests\.browser\.looks import", re.MULTILINE)
-NEED_PACKAGES = ("tests/fleet/", "tests/store/", "tests/clients/")
+NEED_PACKAGES = ("tests/fleet/", "tests/store/", "tests/parts/", "tests/clients/")
 LONGEST = (  # of the slow ones, which begin first
     "tests/browser/",
-    "tests/cli/test_retention_audit.py",
+    "tests/parts/retention/test_audit.py",
     "tests/clients/",
     "tests/docs/test_blocks.py",
     "tests/evaluation/test_equal_candidates.py",

@@ -30,12 +30,20 @@ NUMBER_BYTES = 20  # of a pid and of an exit code: both may be in the pipe befor
 
 
 def start_program(
-    command: Sequence[str], folder: Path, variables: Mapping[str, str], out: IO[bytes], *, is_typed: bool = False
+    command: Sequence[str],
+    folder: Path,
+    variables: Mapping[str, str],
+    out: IO[bytes],
+    errors: IO[bytes] | None = None,
+    *,
+    is_typed: bool = False,
 ) -> "Process":
     """Start `cadenza`, which writes all to `out`: forked, or by its command, as variables of the interpreter need."""
     if is_typed or sys.platform != "linux":
-        return subprocess.Popen(command, cwd=folder, env=variables, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
-    return ForkedProcess(command, folder, variables, out)
+        return subprocess.Popen(
+            command, cwd=folder, env=variables, stdin=subprocess.DEVNULL, stdout=out, stderr=errors or out
+        )
+    return ForkedProcess(command, folder, variables, out, errors)
 
 
 def run_program(

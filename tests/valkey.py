@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import pytest
 
-from cadenza.fleet.valkey.rates import SINCE_KEY
+from cadenza.parts.valkey.rates import SINCE_KEY
 from tests.debian import find_or_install, installed
 from tests.service import Serving, wait_until
 

@@ -16,13 +16,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
-from cadenza import clock
+from cadenza import clock, parts
 from cadenza.config import ConfigError, Settings, load_settings
-from cadenza.config.classes import class_rules, provider_costs, resolve_classes, watched_class
+from cadenza.config.classes import class_rules, provider_costs, resolve_classes
 from cadenza.config.parts import (
     UpstreamSpec,
     build_send,
@@ -31,7 +30,7 @@ from cadenza.config.parts import (
     search_options,
     upstream_specs,
 )
-from cadenza.config.settings import DEFAULT_PRICES, ObserveSettings
+from cadenza.config.settings import DEFAULT_PRICES
 from cadenza.control.class_versions import ServingProcess
 from cadenza.control.email.low_balance import POLL_INTERVAL_S, LowBalanceNotices
 from cadenza.control.email.outbox import Outbox
@@ -40,24 +39,18 @@ from cadenza.control.prices import read_schedules, say_unused
 from cadenza.control.retention import RetentionKeeper
 from cadenza.control.store.prepare import WriteCheck, prepare_store
 from cadenza.core.aliases import Aliases
-from cadenza.core.attempts import WATCH
 from cadenza.core.classes import ClassState, ClassVersion
 from cadenza.core.errors import ControlError
 from cadenza.core.prices import PriceSchedule
 from cadenza.core.rates import Limits, Rate
 from cadenza.core.records import Plan
-from cadenza.evaluation.canaries import USUAL_RULES, Canaries
-from cadenza.evaluation.watch import WatchedClass, Watches
-from cadenza.evaluation.watched_model import UpstreamModel
 from cadenza.fleet.background import follow, repeat, running
 from cadenza.fleet.presence import Presence
-from cadenza.fleet.shared import MEMORY, MemoryState, SharedState
-from cadenza.gateway.api import ENDPOINTS, serve_api
-from cadenza.gateway.collector_link import CollectorLink, process_attributes
+from cadenza.fleet.shared import MEMORY, MemoryState, OpenSharedState, SharedState
+from cadenza.gateway.api import ENDPOINTS, ServeApi, serve_api
 from cadenza.gateway.endpoints import Endpoint, is_api, refuse_connection, refuse_malformed
 from cadenza.gateway.gateway import Gateway, State, body_bytes_max
 from cadenza.gateway.in_flight import NO_KEY, RevocationWatch
-from cadenza.gateway.traces import Tracer
 from cadenza.gateway.written_later import AttemptLog, DetailLog, KeyUse
 from cadenza.grounding.gather import Grounder
 from cadenza.grounding.search.web_search import WebSearch
@@ -72,18 +65,16 @@ from cadenza.process import memory_room
 from cadenza.routing.catalogue import Catalogue, ServedClass, Snapshot
 from cadenza.routing.prompt import Character
 from cadenza.server.asgi import AsgiAdapter, AsgiApp
+from cadenza.service import Run, Service
 from cadenza.store.address import open_store
+from cadenza.store.sqlite.lost_commits import NEWEST_ENTRY, NOTE_EVERY_S
 from cadenza.store.store import Store, StoreUnavailable
 from cadenza.store.tables import epochs, route_rests
 from cadenza.upstreams.base import Upstream
-from cadenza.upstreams.billed import BilledUpstream
 from cadenza.web.chat.stream import WebChat
 from cadenza.web.probes import HostNames, Probes
 from cadenza.web.service_health import ServiceHealth
 from cadenza.web.settings import SiteParts, SiteSettings
-
-if TYPE_CHECKING:
-    from cadenza.observe.exporter import OtlpExporter
 
 WORKERS_FOLDER = "CADENZA_WORKERS_FOLDER"  # names the folder of metrics to worker processes
 GC_THRESHOLDS = (100_000, 20, 20)
@@ -94,18 +85,16 @@ FIXED_SECTIONS = (
     "platform",
     "mail",
     "payments",
-    "observe",
     "retention",
-)  # a reload does not change them
+)  # a reload does not change them, and neither the tables of parts
 
 
 class App:
     """The whole service, as the server runs it. The gateway is built by the start, with what the store says."""
 
     gateway: Gateway
-    _watching: asyncio.Task[None]
     _endpoints: dict[str, Endpoint]  # by their paths
-    _serve_api: Callable[..., Awaitable[None]]
+    _serve_api: ServeApi
 
     def __init__(self, settings: Settings, log: Log, workers_folder: Path | None = None) -> None:
         self._settings = settings
@@ -205,7 +194,6 @@ class App:
     def drain(self) -> None:
         self._log.info("draining", limit_s=self.drain_s)
         self.gateway.in_flight.is_draining = True
-        self._watching.cancel()
 
     def interrupt(self) -> None:
         self.gateway.in_flight.interrupt()
@@ -224,11 +212,12 @@ class App:
             await stack.enter_async_context(self._workers.running())
         stack.push_async_callback(self._store.close)
         self._endpoints = ENDPOINTS | self._chat.endpoints
-        self._serve_api = serve_api
-        if exporter := build_exporter(self._settings.observe, self._observer):
-            exporter.start()
-            stack.push_async_callback(exporter.stop)
-            self._serve_api = Tracer(self._settings.observe.sample, exporter.add).serve
+        service = Service(self._settings, self._observer, serve_api)
+        for part in parts.having("run"):
+            if self._settings.tables.keys() & part.tables:
+                run: Run = part.load("run").run
+                await stack.enter_async_context(run(service))
+        self._serve_api = service.serve_api
         await prepare_store(self._store, self._log_backup)
         epoch = await epochs.current(self._store, epochs.CLASSES)  # first: a later change is seen as a later epoch
         self.gateway = await self._build_gateway()
@@ -238,6 +227,8 @@ class App:
         stack.push_async_callback(self._chat.markdown.stop)
         await self._presence.start()
         stack.push_async_callback(self._presence.stop)
+        if self._store.process_locks:
+            await stack.enter_async_context(running(repeat(self._note_newest, NOTE_EVERY_S, self._log, at_once=True)))
         await self._keep_writing(stack, AttemptLog(self._store, self._observer))
         await self._keep_writing(stack, DetailLog(self._store, self._observer))
         await self.gateway.start(epoch)
@@ -261,40 +252,20 @@ class App:
         await stack.enter_async_context(running(follow(changed, self._catch_up, self._log)))
         await stack.enter_async_context(running(repeat(self._note_minute, EVERY_S, self._log, at_once=True)))
         stack.callback(LoopLag(self._observer.metrics).stop)
-        canaries = Canaries(self._store, self._observer, lambda: gateway.snapshot.catalogue)
-        stack.push_async_callback(canaries.stop)
-        await stack.enter_async_context(running(repeat(canaries.poll, USUAL_RULES.every_s, self._log, at_once=True)))
         stack.push_async_callback(self._stop_upstreams)
         for upstream in self.gateway.snapshot.upstreams.values():
             await upstream.start()
-        self._watching = asyncio.create_task(self._watch_classes())
-        stack.push_async_callback(stop_task, self._watching)
+
+    async def _note_newest(self) -> None:
+        """Note the newest entry, so that the next start finds out if it was lost with the write-ahead log."""
+        newest = await self._store.row(NEWEST_ENTRY, {})
+        assert newest
+        self._presence.note(int(newest[0]))
 
     async def _keep_writing(self, stack: AsyncExitStack, log: AttemptLog | DetailLog | KeyUse) -> None:
         """Write what it gathers, again and again, and once more at the end."""
         stack.push_async_callback(log.write)
         await stack.enter_async_context(running(repeat(log.write, log.every_s, self._log)))
-
-    async def _watch_classes(self) -> None:
-        """Run the watches of classes that are due, until the service drains."""
-        attempts = self._observer.attempts
-
-        def counted_upstreams() -> dict[str, Upstream]:
-            running = self.gateway.snapshot.upstreams.items()
-            return {name: BilledUpstream(upstream, attempts, WATCH) for name, upstream in running}
-
-        model = UpstreamModel(counted_upstreams)
-        await Watches(self._store, model, self._log, self._observer.metrics).run(self._list_watched)
-
-    def _list_watched(self) -> list[WatchedClass]:
-        """The classes whose model can be expected to answer, and has no route that rests."""
-        health, versions = self.gateway.dispatcher.health, [state.version for state in self._states.values()]
-        return [
-            watched_class(self._settings, version)
-            for version in versions
-            if not any(health.of(route).is_resting for route in version.main_routes)
-            and not all(health.of(route).is_failing for route in version.main_routes)
-        ]
 
     async def _build_gateway(self) -> Gateway:
         settings, observer = self._settings, self._observer
@@ -392,22 +363,17 @@ class App:
     def _log_versions(self, states: Mapping[str, ClassState]) -> None:
         """One line for each class that is served otherwise than before."""
         for class_id, state in states.items():
-            before, now = self._states.get(class_id), (state.version.number, state.candidate, state.share)
-            if before is None or (before.version.number, before.candidate, before.share) != now:
-                self._log.info(
-                    "a class has changed",
-                    class_id=class_id,
-                    version=state.version.number,
-                    before=before.version.number if before else None,
-                    candidate=state.candidate.number if state.candidate else None,
-                    share=state.share,
-                )
+            before = self._states[class_id].version.number if class_id in self._states else None
+            if before != state.version.number:
+                self._log.info("a class has changed", class_id=class_id, version=state.version.number, before=before)
 
     def _keep_fixed_sections(self, loaded: Settings) -> Settings:
         kept = {name: getattr(self._settings, name) for name in FIXED_SECTIONS}
-        if changed := [name for name in FIXED_SECTIONS if getattr(loaded, name) != kept[name]]:
+        before, after = self._settings.tables, loaded.tables
+        changed = [name for name in FIXED_SECTIONS if getattr(loaded, name) != kept[name]]
+        if changed := [*changed, *(name for name in parts.TABLES if after.get(name) != before.get(name))]:
             self._log.warning("the config has changes that need a restart", sections=changed)
-        return msgspec.structs.replace(loaded, **kept)
+        return msgspec.structs.replace(loaded, tables=before, **kept)
 
     def _retire(self, stop: Callable[[], Awaitable[None]]) -> None:
         """Stop a part once the requests that may still use it have ended, or when the service stops."""
@@ -435,14 +401,13 @@ class App:
 
 def log_replaced(log: Log, before: ClassState, after: ClassState) -> None:
     """The config has replaced what was served. An edit does that, and so does a process with another config."""
-    class_id, is_odd = after.version.class_id, before.candidate or after.version.number < before.version.number
+    class_id, is_older = after.version.class_id, after.version.number < before.version.number
     log.log(
-        "warning" if is_odd else "info",
+        "warning" if is_older else "info",
         "the config replaces what serves a class",
         class_id=class_id,
         version=after.version.number,
         before=before.version.number,
-        ended_canary=before.candidate.number if before.candidate else None,
         advice="If you did not change the config, processes on this store have different ones: give all the same, "
         f"or let the store decide with 'cadenza class adopt {class_id}'.",
     )
@@ -477,10 +442,6 @@ def build_catalogue(
         )
 
     classes = {class_id: served(state.version) for class_id, state in states.items()}
-    for class_id, state in states.items():
-        if state.candidate:
-            candidate = served(state.candidate)
-            classes[class_id] = msgspec.structs.replace(classes[class_id], candidate=candidate, share=state.share)
     return Catalogue(classes, Aliases(settings.models.aliases))
 
 
@@ -489,24 +450,10 @@ def open_shared_state(settings: Settings, observer: Observer) -> SharedState:
     if settings.shared_state.url == MEMORY:
         observer.metrics.shared_state_up.set(1)
         return MemoryState()
-    from cadenza.fleet.valkey.state import ValkeyState  # noqa: PLC0415 needs hiredis
-
-    return ValkeyState(settings.shared_state.url, settings.server.workers, observer)
-
-
-def build_exporter(given: ObserveSettings, observer: Observer) -> "OtlpExporter | None":
-    """What sends traces and metrics to the collector; None without one."""
-    if not given.otlp_url:
-        return None
-    from cadenza.observe.exporter import OtlpExporter  # noqa: PLC0415 needs the extra `otel`
-
-    link = CollectorLink(given.otlp_url, given.headers or "", given.proxy)
-    return OtlpExporter(link.post, observer, process_attributes())
-
-
-async def stop_task(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    part = parts.find(settings.shared_state.url)
+    assert part, "the config has checked it"
+    opened: OpenSharedState = part.load("open").open_shared_state
+    return opened(settings.shared_state.url, settings.server.workers, observer)
 
 
 def site_settings(settings: Settings) -> SiteSettings:

@@ -15,6 +15,8 @@ MIB = 1024 * 1024
 RESERVE_BYTES = 160 * MIB  # the tokenizer, the connections and the rest of a busy process
 ADDRESS_RESERVE_BYTES = 448 * MIB  # the same, and a heap and a stack for each of a handful of threads
 NO_LIMIT_BYTES = 2**60  # v1 writes a number near 2**63 where there is no limit
+FILES_MAX = 65_536  # open at once: what the service asks for
+TRIED_LIMITS = {"RLIMIT_AS": 256 * 1024 * MIB, "RLIMIT_NOFILE": FILES_MAX}  # no process comes near the first
 NO_THREAD = "can't start new thread"
 POLL_INTERVAL_S = 5.0
 QUIET_CONNECTIONS = 500  # a full collection then takes a few ms; beside 2,400 connections it takes 20 to 40
@@ -28,8 +30,29 @@ def protect_memory() -> None:
 
     A program that is started from here keeps the limit, but must call this again to be protected from the others.
     """
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    set_limit(resource.RLIMIT_CORE, 0, 0)
     _set(PR_SET_DUMPABLE, 0)
+
+
+def set_limit(kind: int, soft: int, hard: int) -> bool:
+    """Limit this process. False if the system refuses the limit, as macOS does with some that Linux takes."""
+    try:
+        resource.setrlimit(kind, (soft, hard))
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def refused_limits() -> list[str]:
+    """The limits that this system refuses: each is tried with a value that does no harm, and restored."""
+    return [name for name, value in TRIED_LIMITS.items() if not _takes_limit(getattr(resource, name), value)]
+
+
+def _takes_limit(kind: int, value: int) -> bool:
+    soft, hard = resource.getrlimit(kind)
+    takes = set_limit(kind, value if hard == resource.RLIM_INFINITY else min(value, hard), hard)
+    set_limit(kind, soft, hard)
+    return takes
 
 
 def end_with_parent() -> None:

@@ -219,6 +219,32 @@ def test_a_deleted_conversation_stays_deleted(open_page: OpenPage, upstream: Loo
     expect(listed(page, "Tell me a story.")).to_have_count(0)
 
 
+def test_a_sign_out_deletes_conversations_by_choice(
+    open_page: OpenPage, upstream: LoopbackUpstream, email: str
+) -> None:
+    """They stay without the choice; with it a sign-out on any page deletes them and drafts, and the choice stays."""
+    page = open_page()
+    sign_out = page.get_by_role("button", name="Sign out", exact=True)
+    upstream.always(whole("Yes."))
+    open_chat(page, email)
+    ask(page, "Are you there?")
+    expect_replies(page, 1)
+    sign_out.click()
+    open_chat(page, email)
+    listed(page, "Are you there?").get_by_role("button").first.click()
+    page.get_by_label("Message", exact=True).fill("A draft.")
+    page.get_by_text("Kept in this browser only").click()
+    page.get_by_label("Delete at sign-out").check()
+    page.goto("/keys")
+    sign_out.click()
+    page.wait_for_url("**/sign-in?note=signed-out")
+    assert page.evaluate("Object.keys(localStorage).map((key) => key.split(':')[1])") == ["forgets"]
+    open_chat(page, email)
+    expect(page.locator("#conversations").get_by_role("listitem")).to_have_count(0)
+    page.get_by_text("Kept in this browser only").click()
+    expect(page.get_by_label("Delete at sign-out")).to_be_checked()
+
+
 def test_hostile_replies_run_nothing(open_page: OpenPage, upstream: LoopbackUpstream, email: str) -> None:
     """No script runs, nothing is loaded and no dialog opens: while it streams, at its end and after a reload."""
     hostile = "\n\n".join(text.encode("utf-8", "replace").decode() for text in HOSTILE)
@@ -273,7 +299,7 @@ def test_export_and_import(open_page: OpenPage, upstream: LoopbackUpstream, emai
     open_chat(other, email)
     other.get_by_text("Kept in this browser only").click()
     bad = tmp_path / "bad.json"
-    reasons = {"{": "not JSON", "{}": "not an export", looping(exported): "circle", "PK\3\4": "damaged"}
+    reasons = {"{": "is damaged", "{}": "not an export", looping(exported): "circle", "PK\3\4": "damaged"}
     for text, reason in reasons.items():
         bad.write_text(text)
         other.get_by_label("File to import").set_input_files(bad)

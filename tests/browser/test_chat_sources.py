@@ -12,7 +12,7 @@ from tests.browser.chat_page import ask, export, open_chat, reload_chat, replies
 from tests.browser.conftest import OpenPage, serious_findings, shoot, sign_in, stop_clock
 from tests.browser.looks import PHONE, each_scheme
 from tests.loopback import LoopbackUpstream
-from tests.service import CREDIT_NANO, Service, wait_until
+from tests.service import CREDIT_NANO, Service
 
 HEADER = "x-cadenza-grounding"
 ADDED = "memory=2 search=5 attachments=1"
@@ -174,20 +174,21 @@ def test_sources_are_exported_and_imported(open_page: OpenPage, email: str, tmp_
 
 
 @pytest.fixture
-def index(service: Service) -> Iterator[Path]:
-    """An index, so that there is something to search."""
-    path = service.folder / "data" / "index.db"
-    path.touch()
-    yield path
-    path.unlink()
+def engine(service: Service) -> Iterator[None]:
+    """An engine that is never asked, so that there is a switch for search."""
+    toml = service.config.read_text()
+    service.config.write_text(f'{toml}\n[grounding.search]\nengine = "searxng"\nurl = "http://127.0.0.1:9"\n')
+    service.reload()
+    yield
+    service.config.write_text(toml)
+    service.reload()
 
 
-@pytest.mark.usefixtures("index")
+@pytest.mark.usefixtures("engine")
 def test_search_and_memory_can_be_turned_off(open_page: OpenPage, email: str, upstream: LoopbackUpstream) -> None:
     """The switches belong to their conversation, are kept, and are sent; nothing of the composer covers them."""
     page = open_page()
     sign_in(page, email)
-    wait_until(lambda: 'value="search"' in page.request.get("/chat").text(), "the index being seen")
     open_chat(page, email)
     for width in (320, 390, 1280):
         page.set_viewport_size({"width": width, "height": 800})

@@ -58,25 +58,22 @@ def test_a_request_appears_in_the_list(open_page: OpenPage, service: Service, op
     shoot(page, "operator-request")
 
 
-def test_a_canary_is_ended_by_its_button(open_page: OpenPage, service: Service, operator: str) -> None:
-    """The button asks first. Then the canary is over, and the history has the reason."""
-    promotion = ["--candidate", "loopback/new", "--share", "5", "--force", "--reason", "a trial"]
+def test_a_class_is_rolled_back_by_its_button(open_page: OpenPage, service: Service, operator: str) -> None:
+    """The button asks first. Then the version from before is served, and the history has the reason."""
+    promotion = ["--candidate", "loopback/new", "--force", "--reason", "a trial"]
     assert service.cli("class", "adopt", "fortissimo").returncode == 0
     assert service.cli("class", "promote", "fortissimo", *promotion).returncode == 0
     page = open_page(viewport=PHONE, color_scheme="dark")
     sign_in(page, operator)
-    page.goto("/operator/classes")
-    expect(page.get_by_text("canary: version 2 at 5%")).to_be_visible()
     page.goto("/operator/classes/fortissimo")
-    shoot(page, "operator-canary-phone")
+    shoot(page, "operator-class-promoted-phone")
     page.get_by_label("Reason").fill("too slow")
     page.once("dialog", lambda asked: asked.dismiss())
-    page.get_by_role("button", name="End the canary").click()
+    page.get_by_role("button", name="Roll back").click()
     page.once("dialog", lambda asked: asked.accept())
-    page.get_by_role("button", name="End the canary").click()
-    expect(page.get_by_text("stays: too slow")).to_be_visible()
-    expect(page.get_by_text("Canary: version")).to_have_count(0)
-    shoot(page, "operator-canary-ended-phone")
+    page.get_by_role("button", name="Roll back").click()
+    expect(page.get_by_text("version 1 instead of 2: too slow")).to_be_visible()
+    shoot(page, "operator-class-rolled-back-phone")
     assert service.cli("class", "adopt", "fortissimo", "--undo").returncode == 0
 
 

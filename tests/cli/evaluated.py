@@ -27,6 +27,7 @@ class Models(msgspec.Struct, frozen=True):
     answer_tokens: int = ANSWER_TOKENS
     busy: list[Status] = []  # answers to the first requests for cases
     fails_first: list[Status] = []  # answers to the first requests that check the wire
+    provider: Provider = Provider()
 
     def steps(self, request: Request) -> Iterable[Step]:
         body = request.json if request.method == "POST" else {}
@@ -34,7 +35,7 @@ class Models(msgspec.Struct, frozen=True):
         if not asked.startswith("Case "):
             if self.fails_first:
                 return self.fails_first.pop().steps(request)
-            return Provider().steps(request)
+            return self.provider.steps(request)
         if self.busy:
             return self.busy.pop().steps(request)
         number = int(asked.split()[1])

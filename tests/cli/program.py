@@ -6,13 +6,17 @@ Every wait is bounded and fails with what the process printed.
 import contextlib
 import io
 import os
+import pty
 import re
 import signal
 import subprocess
 import sys
+import threading
 import time
+import tty
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO
 from unittest import mock
 
 from cadenza.cli import main
@@ -61,13 +65,15 @@ def run_other(command: list[str], folder: Path, **variables: str) -> Done:
 
 
 class Server:
-    """A `cadenza serve` on a free port. What it prints goes into a file in its folder."""
+    """A `cadenza serve` on a free port. What it prints goes into a file in its folder, the screen by a terminal."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, at_terminal: bool = False) -> None:
         self.folder = folder
         self._file = folder / "server.out"
-        with self._file.open("wb") as out:
-            self._process = start_program([str(PROGRAM), "serve", "--port", "0"], folder, environment(), out)
+        command = [str(PROGRAM), "serve", "--port", "0"]
+        self._file.unlink(missing_ok=True)
+        with self._file.open("ab") as log, terminal_into(self._file) if at_terminal else log as screen:
+            self._process = start_program(command, folder, environment(), screen, log)
 
     @property
     def pid(self) -> int:
@@ -117,10 +123,25 @@ class Server:
         return found[1]
 
 
+def terminal_into(file: Path) -> IO[bytes]:
+    """A terminal. What is shown there is copied into the file, until no process has it."""
+    ours, theirs = pty.openpty()
+    tty.setraw(theirs)  # so that lines end as they were written
+
+    def copy() -> None:
+        with file.open("ab", buffering=0) as out, contextlib.suppress(OSError):  # Linux: EIO at the end
+            while shown := os.read(ours, 65536):
+                out.write(shown)
+        os.close(ours)
+
+    threading.Thread(target=copy, daemon=True).start()
+    return os.fdopen(theirs, "wb")
+
+
 @contextlib.contextmanager
-def serving(folder: Path) -> Iterator[Server]:
+def serving(folder: Path, *, at_terminal: bool = False) -> Iterator[Server]:
     """A server that has printed its screen. Its port accepts connections from then on."""
-    server = Server(folder)
+    server = Server(folder, at_terminal=at_terminal)
     try:
         server.wait_for_output(r"curl .*\n")
         yield server

@@ -12,12 +12,12 @@ import pytest
 import yaml
 
 from cadenza.cli import connect
-from cadenza.cli.configured import load_config, with_store
-from cadenza.cli.console import now_ms
 from cadenza.cli.settings_files import merge_settings
 from cadenza.control.client_settings import CLIENTS, SCOPES
 from cadenza.control.keys import KeyOrder, create_key
 from cadenza.store.tables.keys import OwnedKey
+from cadenza.terminal.configured import load_config, with_store
+from cadenza.terminal.console import now_ms
 from tests.cli.conftest import EMAIL, OTHER, PASSWORD
 from tests.cli.program import Done, run_here
 

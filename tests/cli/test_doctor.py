@@ -14,6 +14,7 @@ from tests.cli.program import Done, run_here
 from tests.loopback import Json, LoopbackUpstream, Status
 from tests.migrated import copy_migrated_store, run_aside, with_store
 from tests.service import refusing_address
+from tests.trial_upstream import Provider, chats
 from tests.valkey import running_valkey
 
 FIELDS = ["check", "state", "found", "todo"]
@@ -45,6 +46,21 @@ def test_healthy(tmp_path: Path, upstream: LoopbackUpstream) -> None:
     ]
     assert "forte -> acme: large" in done.stdout
     assert upstream.wait_for_request().path == "/v1/models"
+
+
+def test_each_model_is_asked_once(tmp_path: Path, upstream: LoopbackUpstream) -> None:
+    """One that serves several classes too; with --provider, the models of other providers are not asked."""
+    upstream.always(Provider())
+    _configure(tmp_path, upstream.base_url)
+    with (tmp_path / "cadenza.toml").open("a") as config:
+        for class_id, model in (("mezzo", "large"), ("fortissimo", "huge")):
+            config.write(f'\n[[classes.{class_id}.routes]]\nprovider = "acme"\nmodel = "{model}"\n')
+        config.write(f'[providers.other]\nkind = "openai"\nbase_url = "{upstream.base_url}"\nretention = "zero"\n')
+        config.write('[[classes.mezzo.routes]]\nprovider = "other"\nmodel = "tiny"\norder = 1\n')
+    done = run_here(tmp_path, "doctor", "--try", "--provider", "acme", "--json")
+    found = [(one["provider"], one["model"], one["found"]) for one in json.loads(done.stdout) if "model" in one]
+    assert found == [("acme", "large", "answers"), ("acme", "huge", "answers")]
+    assert [(body["model"], body["max_tokens"]) for body in chats(upstream.requests)] == [("large", 1), ("huge", 1)]
 
 
 def test_a_class_that_the_store_decides_about(tmp_path: Path, upstream: LoopbackUpstream) -> None:

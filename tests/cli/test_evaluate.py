@@ -16,6 +16,7 @@ from tests.forked import start_program
 from tests.hostile.started import core_limits
 from tests.loopback import LoopbackUpstream, Pause, Request, Status, Step
 from tests.service import refusing_address
+from tests.trial_upstream import Provider
 
 MARK = "zugzwang-content-77"
 
@@ -54,14 +55,16 @@ def test_impossible_counts(tmp_path: Path, upstream: LoopbackUpstream) -> None:
 
 
 def test_output(tmp_path: Path, upstream: LoopbackUpstream) -> None:
-    """The verdict is a sentence and tables; progress and what is not known are on standard error."""
-    upstream.always(Models({"old": range(1, 13)}))
+    """The verdict is a sentence, tables and missing settings; progress and what is not known are on standard error."""
+    refusing = Provider(refuses=lambda body: "seed" in body)
+    upstream.always(Models({"old": range(1, 13)}, provider=refusing))
     configure(tmp_path, upstream.base_url, '[classes.forte.gate]\nsuite = "suite.jsonl"\n', costs=None)
     write_suite(tmp_path)
     done = run_evaluate(tmp_path, "--runs", "1")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"{NEW} is better: its score is 0.500 higher")
     assert "not known" in done.stdout
+    assert f'\n{NEW}: sampling: seed is refused; set in the route: omit = ["seed"]\n' in done.stdout
     assert f"cadenza class promote forte --candidate {NEW}" in done.stdout
     assert "set cost_input and cost_output" in done.stderr.lower()
     assert "24/24 pairs" in done.stderr

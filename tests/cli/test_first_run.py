@@ -25,7 +25,7 @@ from tests.visitor import Visitor
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("first")) as server:
+    with serving(tmp_path_factory.mktemp("first"), at_terminal=True) as server:
         wait_until(lambda: RawClient(server.port, None).get("/readyz").status == 200, "being ready", server)
         yield server
 
@@ -37,7 +37,7 @@ def test_screen(first: Server) -> None:
     assert f"API       http://127.0.0.1:{first.port}/v1\n" in shown
     assert "smollm2-135m-instruct on this machine answers for mezzo, forte, fortissimo" in shown
     assert re.search(r"\n +It is small and often wrong\. To use a better model: \S*cadenza init\n", shown)
-    assert "Grounding files, memory, search of local documents (none indexed yet: " in shown
+    assert "Grounding files, memory" in shown
     assert "demo@localhost, with 5.00 dollars of credit; password " in shown
     assert f"{first.key}   (shown only this once)" in shown
 
@@ -60,19 +60,15 @@ def test_shown_link_makes_the_operator(first: Server) -> None:
 @pytest.mark.parametrize(
     ("toml", "shown"),
     [
-        ("", "files, memory, search of local documents (none indexed yet: cadenza index FOLDER)"),
-        ('search = { index = "here.db" }\n', "files, memory, search of local documents"),
+        ("", "files, memory"),
         ('memory = false\nsearch = { engine = "searxng", url = "http://[::1]" }\n', "files, web search by searxng"),
-        ("search = false\n", "files, memory"),
         ("attachments = false\nmemory = false\nsearch = false\n", "turned off in the config"),
-        ("attachments = false\nmemory = false\n", "search of local documents (none indexed yet: cadenza index FOLDER)"),
     ],
 )
 def test_screen_says_what_grounding_has(tmp_path: Path, toml: str, shown: str) -> None:
-    """What is turned off is not named, and without an index the line says how to make one."""
+    """What is turned off is not named."""
     (tmp_path / "cadenza.toml").write_text(f"[grounding]\n{toml}")
-    (tmp_path / "here.db").touch()
-    assert describe_grounding(load_settings(None, {}, tmp_path).grounding, "cadenza") == shown
+    assert describe_grounding(load_settings(None, {}, tmp_path).grounding) == shown
 
 
 def test_shown_account_exists(first: Server) -> None:
@@ -138,14 +134,25 @@ def check_stop(server: Server, number: signal.Signals) -> None:
     assert "Traceback" not in server.output
 
 
-def test_second_start_with_the_demo_account_alone(tmp_path: Path) -> None:
-    """It makes no second demo account and shows no key, but still the link that makes the first operator."""
+def test_secrets_are_shown_at_a_terminal_only(tmp_path: Path) -> None:
+    """A journal gets no password, key or link, but the commands that print them; a second start has the link alone."""
     with serving(tmp_path) as server:
         first = server.output
-    with serving(tmp_path) as server:
+        made = run_here(tmp_path, "account", "link", "operator")
+    for secret in ("sk-cdz-", "/join/"):
+        assert secret not in first
+    assert "to set its password: cadenza account password demo@localhost\n" in first
+    assert "to create one: cadenza key create --account demo@localhost\n" in first
+    assert "to print a link that makes one, once: cadenza account link operator\n" in first
+    assert json.loads(run_here(tmp_path, "key", "list", "--account", "demo@localhost", "--json").stdout) == []
+    assert re.fullmatch(r"http://127.0.0.1:\d+/join/\S+\n", made.stdout), made.stderr
+    with serving(tmp_path, at_terminal=True) as server:
         second = server.output
-    assert ("sk-cdz-" in first, "sk-cdz-" in second) == (True, False)
-    assert "/join/" in second
+    assert ("sk-cdz-" in second, "/join/" in second) == (False, True)
+    assert run_here(tmp_path, "account", "operator", "demo@localhost").returncode == 0
+    done = run_here(tmp_path, "account", "link", "operator")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "There is an operator already" in done.stderr
 
 
 def test_second_start_shows_no_key(furnished: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from cadenza.cli import app
-from cadenza.cli.lazy import LazyGroup
+from cadenza.terminal.lazy import LazyGroup
 from tests.cli.conftest import EMAIL
 from tests.cli.program import run, run_here, run_other
 
@@ -29,7 +29,7 @@ for args in json.loads(sys.argv[1]):
     loaded.append(sorted(sys.modules))
 print(json.dumps(loaded), file=sys.stderr)
 """
-LIGHT = re.compile(r"cadenza(\.(cli|clock|core|process)(\..*)?)?")
+LIGHT = re.compile(r"cadenza(\.(cli|clock|core|parts|process|terminal)(\..*)?)?")
 SLOW_LIBRARIES = {"asyncio", "prometheus_client", "pydantic", "rich", "sqlalchemy", "uvloop"}
 SERVICE = re.compile(
     r"cadenza\.(app|gateway|http|routing|server|web)(\..*)?|cadenza\.upstreams\.(?!(base|dialects|faults)$).*|httptools|uvloop|xllamacpp|rich"
@@ -45,7 +45,6 @@ STORE_COMMANDS = [
     ("ledger", "check"),
     ("ledger", "export"),
     ("audit", "list"),
-    ("index",),
     ("class", "show"),
     ("class", "reload"),
     ("backup", "copy.db"),

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import stat
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,7 @@ def test_cells_that_begin_like_a_formula(cell: object, escaped: object) -> None:
 
 
 def test_every_account_has_its_closing_balance(october: Path, tmp_path: Path) -> None:
-    """Of an open month; transcripts/month.txt has the closed one. A file that cannot be written is named."""
+    """Of an open month; transcripts/month.txt has the closed one. Files are private and new, all of them or none."""
     file = tmp_path / "accounts.csv"
     assert run_here(october, "report", "month", "2025-10", "--accounts", str(file)).returncode == 0
     rows = sorted([*csv.reader(file.read_text().splitlines())][1:], key=lambda row: row[1])
@@ -44,5 +45,10 @@ def test_every_account_has_its_closing_balance(october: Path, tmp_path: Path) ->
         ["ann@example.org", "80.00", "80.00", "0.00"],
         ["bob@example.org", "47.00", "47.00", "0.00"],
     ]
-    done = run_here(october, "report", "month", "2025-10", "--accounts", str(tmp_path / "no" / "file"))
-    assert (done.returncode, "cannot be written" in done.stderr) == (1, True)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    before = file.read_text()
+    for unfit, said in ((file, "exists already: give another name"), (tmp_path / "no" / "file", "cannot be written")):
+        files = ("--csv", str(tmp_path / "month.csv"), "--accounts", str(unfit))
+        done = run_here(october, "report", "month", "2025-10", *files)
+        assert (done.returncode, done.stdout, f"{unfit} {said}" in done.stderr) == (1, "", True)
+    assert ([*tmp_path.iterdir()], file.read_text()) == ([file], before)

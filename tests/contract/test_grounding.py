@@ -4,7 +4,6 @@ import base64
 import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import openai
@@ -14,6 +13,7 @@ from tests.loopback import Good, LoopbackUpstream
 from tests.openapi import Document, read_document
 from tests.raw_client import RawClient, Reply
 from tests.schemas import check_completion, check_stream
+from tests.scripted_searxng import running_searxng
 from tests.service import EMAIL, Service
 from tests.service_config import RouteSpec, ServiceSpec
 from tests.unit.grounding.files.made_files import make_pdf
@@ -21,7 +21,8 @@ from tests.unit.grounding.files.made_files import make_pdf
 SECRET = "The vault opens at nine minutes past noon."
 HANDBOOK = "Travel costs are refunded within 30 days of the journey, if the Zurbaran form is sent in."
 NOTE = "Never suggest peanuts: please keep that in mind."
-QUESTION = "Within how many days are travel costs refunded with the Zurbaran form?"
+SOURCE_URL = "http://127.0.0.1:9/travel"
+QUESTION = "Search the web: within how many days are travel costs refunded with the Zurbaran form?"
 TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,QUJD"}}
 AUDIO = {"type": "input_audio", "input_audio": {"data": "QUJD", "format": "wav"}}
@@ -41,22 +42,21 @@ def ask(*parts: Any) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def grounded(shared_upstream: LoopbackUpstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """A service with an index and an account with a note. Fortissimo takes images, audio and files; mezzo is small."""
-    folder: Path = tmp_path_factory.mktemp("documents") / "handbook"
-    folder.mkdir()
-    (folder / "travel.md").write_text(f"# Travel\n\n{HANDBOOK}\n")
-    (folder / "parking.md").write_text("# Parking\n\nVisitors park behind the north gate.\n")
+def grounded(shared_upstream: LoopbackUpstream) -> Iterator[Service]:
+    """A service with a search engine and an account with a note. Fortissimo takes images, audio and files."""
     able = "vision = true\naudio = true\nfiles = true\n"
     routes = {
         "forte": [RouteSpec("loopback")],
         "fortissimo": [RouteSpec("loopback", more_toml=able)],
     }
-    with Service(ServiceSpec({"loopback": shared_upstream.base_url}, routes, SMALL_TOML)) as service:
-        assert service.cli("index", str(folder)).returncode == 0
-        added = service.cli("memory", "add", "--account", EMAIL, NOTE)
-        assert added.returncode == 0, added.stderr
-        yield service
+    page = {"url": SOURCE_URL, "title": "Travel", "content": HANDBOOK}
+    with running_searxng() as engine:
+        engine.answer = (200, "application/json", json.dumps({"results": [page]}).encode())
+        spec = ServiceSpec({"loopback": shared_upstream.base_url}, routes, SMALL_TOML + engine.toml)
+        with Service(spec) as service:
+            added = service.cli("memory", "add", "--account", EMAIL, NOTE)
+            assert added.returncode == 0, added.stderr
+            yield service
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +111,7 @@ def test_notes_and_sources_are_added(api: RawClient, upstream: LoopbackUpstream,
     assert NOTE in text
     assert text.endswith(QUESTION)
     citation = annotations_of(reply)[0]["url_citation"]
-    assert citation["url"] == "local:handbook/travel.md"
+    assert citation["url"] == SOURCE_URL
     assert {"title", "start_index", "end_index"} < set(citation)
 
 
@@ -179,16 +179,6 @@ def test_one_request_can_turn_search_and_memory_off(api: RawClient, upstream: Lo
     assert sent(upstream)["messages"][-1] == messages[0]
     reply = api.post({"messages": ask(file_part(SECRET))}, {HEADER: "none"})
     assert reply.headers[HEADER] == "attachments=1"
-
-
-def test_an_address_that_is_not_opened_is_told(api: RawClient, upstream: LoopbackUpstream) -> None:
-    """The local engine opens no page: the model is told, the header does not count it, and the switch ends it."""
-    asked = ask({"type": "text", "text": "Summarise https://a.example/x for me."})
-    assert api.chat(messages=asked).headers[HEADER] == "memory=1"
-    told = "The page https://a.example/x could not be read: this service does not open web pages. Say so if it matters."
-    assert told in question_sent(upstream)
-    api.post({"messages": asked}, {HEADER: "none"})
-    assert "could not be read" not in question_sent(upstream)
 
 
 def test_a_reply_can_be_sent_back(api: RawClient, upstream: LoopbackUpstream) -> None:
@@ -267,7 +257,7 @@ def test_the_sdk_sends_a_file(grounded: Service, upstream: LoopbackUpstream) -> 
             citations = completion.choices[0].message.annotations
     assert SECRET in question_sent(upstream)
     assert citations
-    assert citations[0].url_citation.url == "local:handbook/travel.md"
+    assert citations[0].url_citation.url == SOURCE_URL
 
 
 def test_nothing_of_it_is_written_down(grounded: Service, api: RawClient, upstream: LoopbackUpstream) -> None:

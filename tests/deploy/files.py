@@ -66,13 +66,6 @@ def systemd_config() -> str:
     return (DEPLOY / "systemd.toml").read_text()
 
 
-def with_local_search(config: str) -> str:
-    """The config with its lines for local search in use."""
-    lines = config.split("\n# [grounding.search]")
-    assert len(lines) == 2
-    return lines[0] + "\n[grounding.search]" + lines[1].replace("\n# ", "\n")
-
-
 def load(text: str, folder: Path, variables: Mapping[str, str]) -> Settings:
     """The settings of a config file, as the service loads them."""
     file = folder / "cadenza.toml"

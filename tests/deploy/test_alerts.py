@@ -25,7 +25,6 @@ ROW = re.compile(r"^\| `((?:cadenza|process)_\w+)` \|([^|]*)\|", re.MULTILINE)
 LABELS = {name: set(re.findall(r"`(\w+)`", labels)) for name, labels in ROW.findall(MONITOR)}
 OF_PROMETHEUS = {"le", "instance"}  # labels of buckets and of targets
 NOT_SHOWN = {  # others say the same, or they belong to one person
-    "cadenza_canary_requests_total",
     "cadenza_route_failing",
     "cadenza_route_last_fault_timestamp_seconds",
     "cadenza_route_resting",

@@ -18,7 +18,6 @@ from tests.deploy.files import (
     server_table,
     systemd_config,
     unit,
-    with_local_search,
 )
 
 PLACES = sorted(config_texts())
@@ -57,12 +56,11 @@ def test_every_place_gives_the_secrets() -> None:
 
 
 def test_the_unit_has_a_config_that_it_can_use(tmp_path: Path) -> None:
-    """The config for systemd needs no secrets, and its store and index are in the one folder that can be written."""
-    settings = load(with_local_search(systemd_config()), tmp_path, {})
+    """The config for systemd needs no secrets, and its store is in the one folder that can be written."""
+    settings = load(systemd_config(), tmp_path, {})
     (state,) = unit()["StateDirectory"]
     assert settings.missing_secrets == ()
     assert settings.store.url.startswith(f"sqlite:////var/lib/{state}/")
-    assert settings.grounding.search.index.parent == Path("/var/lib", state)
 
 
 def test_every_place_names_the_config() -> None:

@@ -2,6 +2,7 @@
 
 import importlib
 import tomllib
+from ipaddress import ip_network
 
 import msgspec
 import pytest
@@ -129,6 +130,22 @@ def test_only_gateways_reach_valkey() -> None:
     assert rule["from"] == [{"podSelector": {"matchLabels": labels}}]
     (port,) = pod_of(manifest("Deployment", "valkey"))["containers"][0]["ports"]
     assert [one["port"] for one in rule["ports"]] == [port["name"]]
+
+
+def test_only_the_ingress_can_name_the_address_of_a_client() -> None:
+    """Of all pods, those of the ingress and of Prometheus alone reach a gateway, and one network of pods is trusted."""
+    spec = manifest("NetworkPolicy", "cadenza")["spec"]
+    assert spec["podSelector"]["matchLabels"] == manifest("Service", "cadenza")["spec"]["selector"]
+    assert spec["policyTypes"] == ["Ingress"]
+    (rule,) = spec["ingress"]
+    assert rule["ports"] == [{"protocol": "TCP", "port": "http"}]
+    named = [(one["namespaceSelector"]["matchLabels"], one["podSelector"]["matchLabels"]) for one in rule["from"]]
+    assert named == [
+        ({"kubernetes.io/metadata.name": namespace}, {"app.kubernetes.io/name": name})
+        for namespace, name in (("ingress-nginx", "ingress-nginx"), ("monitoring", "prometheus"))
+    ]
+    (trusted,) = map(ip_network, server_table("kubernetes")["trusted_proxies"])
+    assert trusted.num_addresses <= 2**16
 
 
 def test_a_wrong_field_is_found() -> None:

@@ -21,7 +21,6 @@ from tests.deploy.files import (
     pod_of,
     systemd_config,
     unit,
-    with_local_search,
 )
 from tests.loopback import LoopbackUpstream
 from tests.postgres import running_postgres
@@ -48,7 +47,7 @@ def systemd() -> Deployed:
     assert (found["ProtectSystem"], found["PrivateTmp"]) == (["strict"], ["yes"])
     writable = (f"/var/lib/{found['StateDirectory'][0]}", "/tmp", "/var/tmp")
     variables = dict(line.split("=", 1) for line in found["Environment"])
-    place = Place({CONFIG_PATH: with_local_search(systemd_config())}, writable, variables, found["WorkingDirectory"][0])
+    place = Place({CONFIG_PATH: systemd_config()}, writable, variables, found["WorkingDirectory"][0])
     return Deployed(place, tuple(shlex.split(found["ExecStart"][0])[1:]), has_migration=False)
 
 
@@ -58,7 +57,7 @@ def compose() -> Deployed:
     mounted = [volume.split(":") for volume in gateway["volumes"]]
     writable = (*(volume[1] for volume in mounted if volume[2:] != ["ro"]), *gateway["tmpfs"])
     variables = {**gateway["environment"], **SECRETS, "HOME": WORKDIR}
-    place = Place({CONFIG_PATH: with_local_search(config_texts()["compose"])}, writable, variables, WORKDIR)
+    place = Place({CONFIG_PATH: config_texts()["compose"]}, writable, variables, WORKDIR)
     return Deployed(place, tuple(read_dockerfile().command("CMD")), has_migration=True)
 
 
@@ -67,7 +66,7 @@ def kubernetes() -> Deployed:
     assert container["securityContext"]["readOnlyRootFilesystem"]
     writable = tuple(mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly"))
     variables = {one["name"]: one["value"] for one in container["env"]} | SECRETS | {"HOME": WORKDIR}
-    place = Place({CONFIG_PATH: with_local_search(config_texts()["kubernetes"])}, writable, variables, WORKDIR)
+    place = Place({CONFIG_PATH: config_texts()["kubernetes"]}, writable, variables, WORKDIR)
     return Deployed(place, tuple(container["args"]), has_migration=True)
 
 
@@ -88,7 +87,7 @@ def deployed(request: pytest.FixtureRequest, upstream: LoopbackUpstream) -> Iter
         url = request.getfixturevalue("make_url")()
         assert config.count("postgresql://cadenza@postgres/cadenza") == 1
         config = config.replace("postgresql://cadenza@postgres/cadenza", url)
-    place = msgspec.structs.replace(found.place, files={CONFIG_PATH: config, "/srv/docs/a.md": "# A\n\nOne two three."})
+    place = msgspec.structs.replace(found.place, files={CONFIG_PATH: config})
     with confined(place) as made:
         yield found, made
 
@@ -98,20 +97,16 @@ def routes_of(upstream: LoopbackUpstream) -> str:
     return "\n" + made[made.index("[providers.") :]
 
 
-def test_it_serves_and_indexes(deployed: tuple[Deployed, Confined], tmp_path: Path) -> None:
-    """With its own config the service starts, is ready and stops, and local search gets its index."""
+def test_it_serves(deployed: tuple[Deployed, Confined], tmp_path: Path) -> None:
+    """With its own config the service starts, is ready and stops."""
     found, made = deployed
     if found.has_migration:
         assert made.run("migrate")[0] == 0
-    code, printed = made.run("index", "/srv/docs")
-    assert code == 0, printed
-    assert made.exists("/var/lib/cadenza/index.db")
     with (tmp_path / "out").open("wb") as out:
         process = made.start(*found.serve, *HERE, out=out)
     serving = Serving(process, tmp_path / "out")
     try:
         serving.wait_until_ready()
-        assert "local search cannot work" not in serving.output
         process.send_signal(signal.SIGTERM)
         assert process.wait(STOP_S) == 0
     finally:

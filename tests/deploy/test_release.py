@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.bare import commands
 from tests.deploy.files import ROOT
 from tests.environment import environment
 from tests.service import Serving
@@ -66,11 +67,21 @@ def test_release_is_reproducible(dist: Path, tmp_path: Path) -> None:
 def test_sbom_has_every_pin(dist: Path) -> None:
     """The SBOM names each pinned package with its version, licence and hashes."""
     bom = json.loads((dist / "cadenza.cdx.json").read_text())
-    files = ("requirements/run.txt", "requirements/otel.txt", "src/cadenza/upstreams/embedded/pins.txt")
+    files = ("requirements/run.txt", "requirements/otlp.txt", "src/cadenza/upstreams/embedded/pins.txt")
     pins = "".join((ROOT / file).read_text() for file in files)
     components = {f"{one['name']}=={one['version']}": one for one in bom["components"]}
     assert set(components) == set(re.findall(r"^[a-z0-9-]+==[^\s;]+", pins, re.MULTILINE))
     assert [name for name, one in components.items() if not one["licenses"] or not one["externalReferences"]] == []
+
+
+def test_every_command_of_the_wheel_alone(programs: Path, tmp_path: Path) -> None:
+    """Without extras each works, or is refused with a sentence."""
+    assert run(programs / "cadenza", "migrate", folder=tmp_path).returncode == 0
+    for args in commands():
+        if args not in {("serve",), ("model", "install")}:
+            done = run(programs / "cadenza", *args, folder=tmp_path)
+            assert done.returncode in {0, 1, 2}, done.stderr
+            assert not re.search("^Traceback|internal error", done.stderr, re.MULTILINE), done.stderr
 
 
 def test_wheel_in_an_empty_environment(programs: Path, tmp_path: Path) -> None:
@@ -84,7 +95,7 @@ def test_wheel_in_an_empty_environment(programs: Path, tmp_path: Path) -> None:
     assert (refused.returncode, len(refused.stderr.splitlines())) == (78, 2)
     (tmp_path / "traced.toml").write_text('[observe]\notlp_url = "http://127.0.0.1:4318"\n')
     refused = run(cadenza, "serve", "--config", "traced.toml", folder=tmp_path)
-    assert "pip install 'cadenza[otel]'" in refused.stderr
+    assert "pip install 'cadenza[otlp]'" in refused.stderr
     installed = run(cadenza, "model", "install", folder=tmp_path)
     assert installed.returncode == 0, installed.stderr
     assert "Downloads 127 MB" in installed.stderr

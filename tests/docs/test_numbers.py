@@ -21,6 +21,7 @@ from cadenza.core.query import QUERY_BYTES_MAX, QUERY_FIELDS_MAX
 from cadenza.core.rates import Rate
 from cadenza.core.records import CONTEXT_TOKENS_MAX, Usage
 from cadenza.core.tokens import OUTPUT_TOKENS_MIN
+from cadenza.evaluation.trial.trial import REQUESTS_MAX
 from cadenza.fleet.presence import USUAL_BOUNDS
 from cadenza.gateway.billing import DEFAULT_ALLOWANCE_TOKENS
 from cadenza.gateway.gateway import BODY_BYTES_MAX
@@ -29,23 +30,22 @@ from cadenza.gateway.parts import FILES_MAX as ATTACHED_MAX
 from cadenza.gateway.protocols.messages import COUNTED_BYTES
 from cadenza.gateway.slots import SLOT_WAIT_S
 from cadenza.gateway.tools import TOOLS_MAX
-from cadenza.gateway.traces import FOLLOWED_PER_S
 from cadenza.gateway.unknown_keys import LOOK_UPS_OF_ONE_ADDRESS
 from cadenza.gateway.uploads import SMALL_BYTES
 from cadenza.gateway.validate import FIELD_BYTES_MAX, MESSAGES_MAX, SCHEMA_BYTES_MAX
 from cadenza.http.body import BodyLimits
 from cadenza.ledger.rules import AMPLE_TIMES, IDEMPOTENCY_MS
 from cadenza.ledger.sweeps import BATCH_MAX
-from cadenza.observe.exporter import QUEUE_MAX
+from cadenza.parts.otlp.exporter import QUEUE_MAX
+from cadenza.parts.otlp.traces import FOLLOWED_PER_S
+from cadenza.parts.postgres.connection import PostgresBounds
+from cadenza.process import FILES_MAX
 from cadenza.routing.ceiling import FEW, STEP_DOWN
 from cadenza.routing.dispatch import RETRIES_MAX
-from cadenza.server.acceptor import FILES_MAX
-from cadenza.store.postgres.connection import PostgresBounds
 from cadenza.store.report_turns import REPORTS_MAX, WAIT_S, WAITING_MAX
 from cadenza.store.sqlite.files import KEPT_MAX
 from cadenza.store.tables.request_details import KEPT_MS, ROWS_MAX
 from cadenza.upstreams.openai import TOKENS_PER_IDLE
-from cadenza.upstreams.trial.trial import REQUESTS_MAX
 from cadenza.web import application, visit
 from cadenza.web.account import archive, sign_up
 from cadenza.web.money import credit, payments, statement, usage
@@ -76,7 +76,8 @@ RATES = [
     ("platform/export.md", "archives", archive.ARCHIVES),
 ]
 FAILURES = [
-    *(sign_in.NETWORK_FAILURES, sign_in.ALL_FAILURES, sign_in.ACCOUNT_FAILURES, sign_in.DEVICE_FAILURES),
+    *(sign_in.NETWORK_FAILURES, sign_in.ALL_FAILURES, sign_in.SHARE_FAILURES, sign_in.ALL_FAILURES),
+    *(sign_in.ACCOUNT_FAILURES, sign_in.DEVICE_FAILURES),
     *(sign_in.CODE_FAILURES, sign_in.RECOVERY_FAILURES, sign_in.PROOF_FAILURES),
 ]
 SENTENCES = [
@@ -108,8 +109,11 @@ SENTENCES = [
     ("limits.md", f"waits up to {SLOT_WAIT_S * 1000:g} ms for a slot"),
     ("limits.md", f"to the hard limit, up to {FILES_MAX:,}"),
     ("deploy.md", f"bodies of {BODY.bytes_max // MIB} MiB"),
-    ("deploy.md", f"A process opens up to {PostgresBounds().connections_max}, {REPORTS_MAX} more for reports"),
-    ("deploy.md", f"`max_connections` to {PostgresBounds().connections_max + REPORTS_MAX + 2} for each process"),
+    ("parts/postgres.md", f"A process opens up to {PostgresBounds().connections_max}, {REPORTS_MAX} more for reports"),
+    (
+        "parts/postgres.md",
+        f"`max_connections` to {PostgresBounds().connections_max + REPORTS_MAX + 2} for each process",
+    ),
     ("deploy.md", f"After {USUAL_BOUNDS.dead_s:g} seconds another process frees the credit"),
     ("deploy.md", f"what it remembers for {USUAL_BOUNDS.fresh_s:g} seconds only"),
     ("deploy.md", f"newest {KEPT_MAX} are kept"),
@@ -125,8 +129,8 @@ SENTENCES = [
     ("routes.md", f"up to {REQUESTS_MAX} requests"),
     ("routes.md", f"not older than {VERDICT_DAYS_MAX} days"),
     ("monitor.md", f"for {KEPT_MS // DAY_MS} days: it has a row in `request_details`, of {ROWS_MAX:,} at most"),
-    ("monitor.md", f"Up to {QUEUE_MAX:,} spans wait"),
-    ("monitor.md", f"at most {FOLLOWED_PER_S} requests a second for this reason"),
+    ("parts/otlp.md", f"Up to {QUEUE_MAX:,} spans wait"),
+    ("parts/otlp.md", f"at most {FOLLOWED_PER_S} requests a second for this reason"),
     ("money.md", f"(`max_tokens`, or {DEFAULT_ALLOWANCE_TOKENS:,} tokens)"),
     ("money.md", f"the prompt and at least {OUTPUT_TOKENS_MIN} tokens"),
     ("money.md", f"can pay for {AMPLE_TIMES} such requests"),
@@ -216,7 +220,7 @@ def test_the_installed_size_is_true() -> None:
 
 def pinned() -> set[str]:
     """The packages that `make run` installs, and those of other systems."""
-    files = [ROOT / "requirements" / name for name in ("run.txt", "otel.txt")]
+    files = [ROOT / "requirements" / name for name in ("run.txt", "otlp.txt")]
     files.append(ROOT / "src" / "cadenza" / "upstreams" / "embedded" / "pins.txt")
     found = {
         name for file in files for name in re.findall(r"^([\w.-]+)(?:\[[^]]*\])?==", file.read_text(), re.MULTILINE)

@@ -8,9 +8,9 @@ import pytest
 from click.testing import CliRunner
 
 from cadenza.cli import app
-from cadenza.cli.lazy import LazyGroup
 from cadenza.cli.write import commands_page
 from cadenza.config.write import settings_page
+from cadenza.terminal.lazy import LazyGroup
 from tests.docs.markdown import DOCS, PAGES, code, shown_commands
 
 SHOWN = sorted({shown for page in PAGES for shown in shown_commands(page)}, key=lambda shown: shown.command)

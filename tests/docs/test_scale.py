@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from sqlalchemy import Table, UniqueConstraint
 
 import cadenza
-from cadenza.store.postgres.session import for_postgres
+from cadenza.parts.postgres.session import for_postgres
 from cadenza.store.schema import metadata
 from cadenza.store.statements import SelectByIds, Statement
 from tests.docs.markdown import ROOT

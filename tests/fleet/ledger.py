@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from cadenza.cli import app
 from cadenza.control.keys import KeyOrder, create_key
 from cadenza.control.money.credit import give_credit
-from cadenza.store.postgres.session import ANNOUNCE
+from cadenza.parts.postgres.session import ANNOUNCE
 from cadenza.store.store import Store
 from tests.fleet.cluster import connect
 from tests.migrated import run_aside, with_store

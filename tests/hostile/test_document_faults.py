@@ -78,7 +78,7 @@ async def test_no_feature_of_a_file_needs_what_the_child_gave_up() -> None:
         reasons = dict[str, str]()
         for name, data in odd_files():
             try:
-                await documents.reader.read_passages("owner", name, data)
+                await documents.reader.measure("owner", name, data)
             except UnreadableAttachment as error:
                 reasons[name] = error.reason
         assert documents.warnings == []
@@ -98,5 +98,5 @@ async def test_no_broken_file_is_a_fault(kind: str) -> None:
                 "owner", [FetchedPage(f"https://a.example/a.{kind}", "", data)], QUESTION, 300
             )
             with suppress(UnreadableAttachment):
-                await documents.reader.read_passages("owner", f"a.{kind}", data)
+                await documents.reader.measure("owner", f"a.{kind}", data)
         assert documents.warnings == []

@@ -3,7 +3,6 @@
 import math
 from collections import defaultdict
 from collections.abc import Iterator
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -11,10 +10,9 @@ import msgspec
 from cadenza.core.records import Cap
 from cadenza.core.spans import month_of
 from cadenza.ledger.rules import Held, Repeated
-from cadenza.store import schema
 from tests.simulation.clients import Chat
 from tests.simulation.commands import CapChange
-from tests.simulation.database import RowChanges
+from tests.simulation.database import Changes
 from tests.simulation.final_store import check_final_store
 from tests.simulation.oracle import MoneyModel
 from tests.simulation.plan import PlannedFault, PlannedRequest
@@ -33,13 +31,9 @@ CHARGE_S = 3.0  # no transaction that charges takes longer
 EXPIRED_MS = 25_000  # so long after its time, all granted credit that expired is taken
 USED_S = 1.0  # so long after a request that was not charged, its idempotency key is free
 RICH_NANO = 100_000_000_000  # no run can spend as much
+ACCOUNT_COLUMNS = {"accounts": "id", "reserves": "account_id"}
+CLOCKS_MS = 7_200_000 + 1_000  # how far a fault sets a clock ahead, at most
 PROBE = 1_000_000  # the numbers of requests that try whether everything is served again
-ACCOUNTS, RESERVES = (schema.metadata.tables[name].c.keys() for name in ("accounts", "reserves"))
-ACCOUNT_PLACES = {"accounts": ACCOUNTS.index("id"), "reserves": RESERVES.index("account_id")}
-MONEY = itemgetter(*(ACCOUNTS.index(name) for name in ("balance_nano", "held_nano", "debt_nano")))
-MONEY_COLUMNS = {name: schema.metadata.tables[name].c.keys() for name in ("accounts", "entries", "debts")}
-COST_PLACE = schema.usage.c.keys().index("cost_nano")
-RESERVE_PLACE = RESERVES.index("amount_nano")
 
 
 class BrokenRule(msgspec.Struct, frozen=True):
@@ -67,10 +61,10 @@ class Checks:
         self._faults: list[FaultSpan] = []
         self._lost: list[tuple[float, float]] = []  # times whose commits a failover lost
         self.money = MoneyModel(self.fail)
+        if any(fault.kind == "clock" for fault in world.plan.faults):
+            self.money.clocks_ms = CLOCKS_MS
         self._charged_s: dict[str, float] = {}  # when the charge of a request was committed
-        self._find_account = world.model.finder("accounts", "id")
-        self._find_reserves = world.model.finder("reserves", "account_id")
-        self._find_usage = world.model.finder("usage", "completion_id")
+        self._rows = world.database.rows
 
     @property
     def has_lost_commits(self) -> bool:
@@ -83,30 +77,29 @@ class Checks:
 
     # After every commit
 
-    def after_commit(self, changes: RowChanges) -> None:
+    def after_commit(self, changes: Changes) -> None:
         """Check the accounts that were changed, and those whose reserves were."""
         for account_id in dict.fromkeys(_changed_accounts(changes)):
             self._check_account(account_id)
             self._world.watch.account_changed(account_id)
 
-    def follow_money(self, changes: RowChanges) -> None:
+    def follow_money(self, changes: Changes) -> None:
         """Let the model of all accounts follow a commit. A failover that loses commits ends this."""
         if self._lost:
             return
-        rows: dict[str, list[tuple[dict[str, Any] | None, dict[str, Any]]]] = {name: [] for name in MONEY_COLUMNS}
-        for row, before in changes:
-            if row.committed is not None and (columns := MONEY_COLUMNS.get(row.table.name)):
-                known = dict(zip(columns, before, strict=True)) if before else None
-                rows[row.table.name].append((known, dict(zip(columns, row.committed, strict=True))))
+        rows = defaultdict[str, list[tuple[Any, Any]]](list)
+        for table, before, after in changes:
+            if after:
+                rows[table].append((before, after))
         for _, entry in rows["entries"]:
             if entry["kind"] == "charge":
                 self._charged_s[entry["completion_id"]] = self._world.scheduler.now_s
         self.money.commit([new for _, new in rows["entries"]], [new for _, new in rows["debts"]], rows["accounts"])
 
     def _check_account(self, account_id: str) -> None:
-        [account] = self._find_account(account_id)
-        reserves_nano = [row[RESERVE_PLACE] for row in self._find_reserves(account_id)]
-        balance_nano, held_nano, debt_nano = MONEY(account)
+        [account] = self._rows("accounts", id=account_id)
+        reserves_nano = [row["amount_nano"] for row in self._rows("reserves", account_id=account_id)]
+        balance_nano, held_nano, debt_nano = account["balance_nano"], account["held_nano"], account["debt_nano"]
         reserved_nano = sum(reserves_nano)
         if reserves_nano and min(reserves_nano) < 0:
             self.fail("nothing is negative", f"a reserve of {account_id}")
@@ -162,8 +155,8 @@ class Checks:
 
     def _charged_now(self, completion_id: str) -> int | None:
         """What the store has as the cost of a request; None if it was not charged."""
-        rows = self._find_usage(completion_id)
-        return rows[0][COST_PLACE] or None if rows else None
+        rows = self._rows("usage", completion_id=completion_id)
+        return rows[0]["cost_nano"] or None if rows else None
 
     # Faults
 
@@ -214,13 +207,13 @@ class Checks:
         """What a dead process held is free, except of locked accounts."""
         if any(span.fault.kind != "lock" and span.end_s > died_s and span.begin_s != died_s for span in self._faults):
             return
-        name, model, accounts = process.presence.name, self._world.model, self._world.plan.accounts
+        name, accounts = process.presence.name, self._world.plan.accounts
         locked = {
             one.name for number, one in enumerate(accounts) if self._is_disturbed(number, died_s, locks_only=True)
         }
-        of_key = {row["id"]: row["account_id"] for row in model.table("keys")}
+        of_key = {row["id"]: row["account_id"] for row in self._rows("keys")}
         for table in ("reserves", "marks", "idempotency", "cap_holds"):
-            for row in model.table(table):
+            for row in self._rows(table):
                 account_id = row["account_id"] if table != "cap_holds" else of_key[row["key_id"]]
                 if row["process"] == name and account_id not in locked:
                     self.fail("what a dead process held is freed", f"{process.name}: {table} of {account_id}")
@@ -267,12 +260,12 @@ class Checks:
             self.money.check_expired(min(process.now_ms() for process in self._world.processes) - EXPIRED_MS)
         if self._world.limits:
             self._world.limits.at_end()
-        check_final_store(self._world.model, self.fail)
+        check_final_store(self._world.database, self.fail)
 
     def _charges(self) -> dict[str, int]:
         """What each request was charged, less what was corrected."""
         charged, count = defaultdict[str, int](int), defaultdict[str, int](int)
-        for row in self._world.model.table("entries"):
+        for row in self._rows("entries"):
             if (completion_id := row["completion_id"]) and row["origin"] != "refund":
                 charged[completion_id] -= row["amount_nano"]
                 count[completion_id] += row["kind"] == "charge"
@@ -350,7 +343,7 @@ class Checks:
         """The idempotency keys of charged requests are used, and no others."""
         if self._lost:
             return
-        used = {row["completion_id"] for row in self._world.model.table("idempotency")}
+        used = {row["completion_id"] for row in self._rows("idempotency")}
         if wrong := sorted(used - charged):
             self.fail("a key is used only by a charged request", str(wrong[:3]))
         keyed = {chat.completion_id for chat in self._world.chats if chat.idempotency}
@@ -389,17 +382,16 @@ class Checks:
 
     def _check_left(self) -> None:
         """Nothing is left of requests and processes that have ended."""
-        model = self._world.model
         for table in ("reserves", "cap_holds") if self._lost else ("reserves", "cap_holds", "marks"):
-            if left := [*model.table(table)]:
+            if left := [*self._rows(table)]:
                 self.fail("every hold ends", f"{table}: {left[:2]}")
-        for row in model.table("accounts"):
+        for row in self._rows("accounts"):
             if row["held_nano"]:
                 self.fail("every hold ends", f"{row['id']} has {row['held_nano']} held")
-        if not self._lost and (open_keys := [row for row in model.table("idempotency") if row["process"]]):
+        if not self._lost and (open_keys := [row for row in self._rows("idempotency") if row["process"]]):
             self.fail("every idempotency key is kept or freed", str(open_keys[:2]))
         live = {process.presence.name for process in self._world.processes}
-        if dead := [row["name"] for row in model.table("processes") if row["name"] not in live]:
+        if dead := [row["name"] for row in self._rows("processes") if row["name"] not in live]:
             self.fail("dead processes are forgotten", str(dead))
         for process in [*self._world.processes, *self._world.graves]:
             if process.loop.errors:
@@ -413,8 +405,8 @@ class Checks:
         if self._lost:
             return
         by_source, by_note = defaultdict[str, int](int), defaultdict[str, int](int)
-        debts = {row["id"]: row for row in self._world.model.table("debts")}
-        for row in self._world.model.table("entries"):
+        debts = {row["id"]: row for row in self._rows("debts")}
+        for row in self._rows("entries"):
             origin = debts[row["debt_id"]] if row["debt_id"] else row
             by_source[origin["source"]] += row["amount_nano"]
             by_note[origin["note"]] += row["amount_nano"]
@@ -428,7 +420,7 @@ class Checks:
 
     def _check_prices(self) -> None:
         """A request has the price of the time at which it began."""
-        for row in self._world.model.table("usage"):
+        for row in self._rows("usage"):
             price = self._world.chat_of[row["completion_id"]].price
             if (row["input_nano"], row["output_nano"], row["cached_input_nano"]) != price[1:]:
                 self.fail("a request has the price of its time", f"{row['completion_id']}: not {price}")
@@ -462,7 +454,7 @@ def _last_cap(changes: list[CapChange]) -> tuple[Cap | None, float]:
     return later[0].cap, min(change.since_s for change in later)
 
 
-def _changed_accounts(changes: RowChanges) -> Iterator[str]:
-    for row, before in changes:
-        if (place := ACCOUNT_PLACES.get(row.table.name)) is not None:
-            yield from (version[place] for version in (before, row.committed) if version is not None)
+def _changed_accounts(changes: Changes) -> Iterator[str]:
+    for table, *versions in changes:
+        if name := ACCOUNT_COLUMNS.get(table):
+            yield from (row[name] for row in versions if row)

@@ -1,33 +1,24 @@
-"""The end of a run, on a real SQLite file in memory with the rows of the model: its month is closed, its sums by day
-are those of its requests, and all rules of `cadenza ledger check` hold.
+"""The end of a run, on a copy of its database: its month is closed, its sums by day are those of its requests, and all
+rules of `cadenza ledger check` hold.
 
 The month is sealed in the middle of the entries. The rest is written after that, the first by a clock that is behind.
 """
 
-import sqlite3
 from collections import Counter
 from collections.abc import Callable, Coroutine
-from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
-
-from sqlalchemy import create_engine
 
 from cadenza.core.spans import Span
 from cadenza.ledger import months
 from cadenza.ledger.check import rules_of
 from cadenza.store import schema
-from cadenza.store.month_end import NAME
 from cadenza.store.statements import Statement, Values
 from cadenza.store.store import Row, Store, Transaction
-from tests.simulation.database import ModelDatabase
+from tests.simulation.database import Database
 
 DAY_MS = 86_400_000
 MONTH, MONTH_START_MS, MONTH_END_MS = "2026-10", 1_790_812_800_000, 1_793_491_200_000
-TABLES = (
-    *("accounts", "keys", "entries", "usage", "usage_days", "reserves", "caps", "cap_holds", "debts"),
-    *("closed_months", "closed_balances", "retention"),
-)
 USAGE_KEYS = ("account_id", "key_id", "class_id", "provider", "model")
 USAGE_SUMS = ("prompt_tokens", "cached_tokens", "completion_tokens", "cost_nano", "provider_cost_nano")
 T = TypeVar("T")
@@ -76,22 +67,23 @@ class AsyncStore(FinalStore):
         return work(cast("Transaction", FinalTransaction(self._database)))
 
 
-def check_final_store(model: ModelDatabase, fail: Fail) -> None:
-    database = _database()
-    database.execute(f"DROP TRIGGER IF EXISTS {NAME}")
-    for name in TABLES:
-        database.execute(f"DELETE FROM {name}")
-        if name != "entries":
-            _insert(database, name, [*model.versions(name)])
-    _close_month(database, [*model.table("entries")], fail)
-    _check_days([*model.table("usage")], [*model.table("usage_days")], fail)
+def check_final_store(database: Database, fail: Fail) -> None:
+    copied = database.copy()
+    entries, usage, days = ([*map(dict, database.rows(name))] for name in ("entries", "usage", "usage_days"))
+    _close_month(copied, entries, fail)
+    _check_days(usage, days, fail)
     for rule, query in rules_of("sqlite").items():
-        if found := database.execute(query).fetchone():
+        if found := copied.execute(query).fetchone():
             fail(rule, str(found))
+    copied.close()
 
 
 def _close_month(database: Any, entries: list[dict[str, Any]], fail: Fail) -> None:
     """The closed month has what was written before the seal and dated before its end, and no more."""
+    triggers = database.execute("SELECT name FROM sqlite_schema WHERE type = 'trigger'").fetchall()
+    for (name,) in triggers:
+        database.execute(f"DROP TRIGGER {name}")
+    database.execute("DELETE FROM entries")
     store, half = cast("Store", AsyncStore(database)), len(entries) // 2
     early, late = entries[:half], [dict(one) for one in entries[half:]]
     for one in late[:1]:
@@ -158,12 +150,3 @@ def _ran(work: Coroutine[Any, Any, T]) -> T:
         result: T = done.value
         return result
     raise AssertionError("it waits")
-
-
-@cache
-def _database() -> Any:
-    database = sqlite3.connect(":memory:", isolation_level=None)
-    engine = create_engine("sqlite://", creator=lambda: database)
-    schema.metadata.create_all(engine, tables=[schema.metadata.tables[name] for name in TABLES])
-    database.execute("PRAGMA foreign_keys=OFF")
-    return database

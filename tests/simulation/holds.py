@@ -20,16 +20,12 @@ from cadenza.core.tokens import OUTPUT_TOKENS_MIN
 from cadenza.ledger.backlog import Answer
 from cadenza.ledger.rules import Held, Hold, Insufficient, Repeated
 from cadenza.ledger.writer import LedgerWriter
-from cadenza.store import schema
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process
     from tests.simulation.world import World
 
-RESERVE_PROCESS, RESERVE_AMOUNT = (schema.reserves.c.keys().index(name) for name in ("process", "amount_nano"))
-HEARTBEATS = schema.processes.c.keys().index("beats")
-MONEY = itemgetter(*(schema.accounts.c.keys().index(name) for name in ("balance_nano", "debt_nano")))
-CAP = itemgetter(*(schema.caps.c.keys().index(name) for name in ("period", "limit_nano", "month", "spent_nano")))
+CAP = itemgetter("period", "limit_nano", "month", "spent_nano")
 ABANDONED_S = 1.0  # how long the hold of a client that left before it was taken may last
 
 
@@ -86,10 +82,7 @@ class HoldWatch:
         self._running: dict[str, dict[str, int]] = defaultdict(dict)  # by account and name: what runs holds
         self._of_account: dict[str, int] = defaultdict(int)
         self._of_key: dict[str, int] = defaultdict(int)
-        self._find_account = world.model.finder("accounts", "id")
-        self._find_cap = world.model.finder("caps", "key_id")
-        self._find_process = world.model.finder("processes", "name")
-        self._find_reserves = world.model.finder("reserves", "account_id")
+        self._rows = world.database.rows
 
     def asked(self, process: "Process", hold: Hold) -> Claim:
         if before := self._claims.pop(hold.completion_id, None):  # it asks again, with its prompt counted
@@ -160,7 +153,7 @@ class HoldWatch:
         held = self._running[account_id]
         if not held or self._world.checks.has_lost_commits:
             return
-        reserved = {row[RESERVE_PROCESS]: row[RESERVE_AMOUNT] for row in self._find_reserves(account_id)}
+        reserved = {row["process"]: row["amount_nano"] for row in self._rows("reserves", account_id=account_id)}
         for name, amount_nano in held.items():
             if amount_nano > reserved.get(name, 0) and self._is_registered(name):
                 detail = f"{account_id}: {name} holds {amount_nano} of {reserved.get(name, 0)}"
@@ -169,11 +162,11 @@ class HoldWatch:
     def _look(self, claim: Claim) -> None:
         """Note the least that could pay for a request that waits."""
         hold = claim.hold
-        [account] = self._find_account(hold.account_id)
-        balance_nano, debt_nano = MONEY(account)
+        [account] = self._rows("accounts", id=hold.account_id)
+        balance_nano, debt_nano = account["balance_nano"], account["debt_nano"]
         others_nano = self._of_account[hold.account_id] - claim.amount_nano
         claim.payable_nano = min(claim.payable_nano, -1 if debt_nano else balance_nano - others_nano)
-        for period, limit_nano, month, spent_nano in map(CAP, self._find_cap(hold.key_id)):
+        for period, limit_nano, month, spent_nano in map(CAP, self._rows("caps", key_id=hold.key_id)):
             started_in = month_of(period, hold.started_at)
             others_nano = self._of_key[hold.key_id] - claim.amount_nano
             left_nano = limit_nano - others_nano - (spent_nano if started_in == month else 0)
@@ -199,4 +192,4 @@ class HoldWatch:
 
     def _is_registered(self, name: str) -> bool:
         """Whether a process may write to the store under this name."""
-        return any(row[HEARTBEATS] >= 0 for row in self._find_process(name))
+        return any(row["beats"] >= 0 for row in self._rows("processes", name=name))

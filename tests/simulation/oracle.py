@@ -55,10 +55,11 @@ def reply_cost(price: TokenPrice, upstream: str, prompt_chars: int, output_token
 
 
 class Lot:
-    """Granted credit of which something is left."""
+    """Granted credit, and what was left of it when the account was last given or lost such credit."""
 
     def __init__(self, left_nano: int, expires_ms: int) -> None:
         self.left_nano = left_nano
+        self.most_nano = left_nano  # that a refund can bring back to it
         self.expires_ms = expires_ms
 
 
@@ -99,31 +100,69 @@ class ModelAccount:
         self.balance_nano = 0
         self.granted_nano = 0
         self.debts: dict[int, int] = {}  # what is left of each, in the order in which they were made
-        self.lots: list[Lot] = []
-        self.is_refilled = False  # granted credit was given back, which may or may not expire with its lot
+        self.lots: list[Lot] = []  # what expires first comes first
+        self.is_refilled = False  # granted credit was given back after the time of a lot: it may come to it, or stay
 
     @property
     def paid_nano(self) -> int:
         return self.balance_nano - self.granted_nano
 
-    def give(self, amount_nano: int, granted_nano: int, expires_ms: int = NEVER_MS) -> None:
+    def grant(self, amount_nano: int, expires_ms: int) -> None:
+        """What was given back beyond the lots until now does not expire."""
+        self.settle()
+        if rest_nano := self.granted_nano - sum(lot.left_nano for lot in self.lots):
+            self.lots.append(Lot(rest_nano, NEVER_MS))
+        self.lots.append(Lot(amount_nano, expires_ms))
+        self.lots.sort(key=lambda lot: lot.expires_ms)
+        self.give(amount_nano, amount_nano)
+
+    def give(self, amount_nano: int, granted_nano: int) -> None:
+        """Granted credit that is given back comes to the lot from which it was spent last."""
         self.balance_nano += amount_nano
         self.granted_nano += granted_nano
-        if granted_nano:
-            self.lots.append(Lot(granted_nano, expires_ms))
-            self.lots.sort(key=lambda lot: lot.expires_ms)
 
     def take(self, amount_nano: int, granted_nano: int) -> None:
         self.balance_nano -= amount_nano
         self.granted_nano -= granted_nano
-        for lot in self.lots:
-            part_nano = min(lot.left_nano, granted_nano)
-            lot.left_nano -= part_nano
-            granted_nano -= part_nano
+
+    def settle(self) -> None:
+        """From now on, nothing comes back to what was spent until now."""
+        for lot, left_nano in zip(self.lots, self._left(), strict=True):
+            lot.left_nano = left_nano
 
     def expired(self, now_ms: int) -> int:
         """What is left of granted credit that has expired."""
-        return sum(lot.left_nano for lot in self.lots if lot.expires_ms <= now_ms)
+        pairs = zip(self.lots, self._left(), strict=True)
+        return sum(left_nano for lot, left_nano in pairs if lot.expires_ms <= now_ms)
+
+    def most_expired(self, now_ms: int) -> int:
+        """The most that can be left of it, whatever was given back."""
+        return sum(lot.most_nano for lot in self.lots if lot.expires_ms <= now_ms)
+
+    def has_lot_before(self, now_ms: int) -> bool:
+        return any(lot.expires_ms <= now_ms for lot in self.lots)
+
+    def expire(self, amount_nano: int, now_ms: int) -> None:
+        """What has expired is taken from its lots."""
+        self.settle()
+        for lot in self.lots:
+            if lot.expires_ms <= now_ms:
+                lot.most_nano -= (part_nano := min(lot.most_nano, amount_nano))
+                lot.left_nano = max(0, lot.left_nano - part_nano)
+                amount_nano -= part_nano
+
+    def first_left(self) -> int:
+        """What is left of the lot that expires first, of those of which something is."""
+        return next((left_nano for left_nano in self._left() if left_nano), 0)
+
+    def _left(self) -> list[int]:
+        """What is left of each lot: what expires first is spent first."""
+        spent_nano, found = max(0, sum(lot.left_nano for lot in self.lots) - self.granted_nano), list[int]()
+        for lot in self.lots:
+            part_nano = min(lot.left_nano, spent_nano)
+            spent_nano -= part_nano
+            found.append(lot.left_nano - part_nano)
+        return found
 
 
 class MoneyModel:
@@ -131,6 +170,7 @@ class MoneyModel:
 
     def __init__(self, fail: Fail) -> None:
         self._fail = fail
+        self.clocks_ms = 0  # how far a process's clock may be ahead
         self.accounts: dict[str, ModelAccount] = {}
         self.expiries_ms: dict[tuple[str, str], int] = {}  # by account and note, of grants that expire
         self.charged: dict[str, ChargedRequest] = {}  # by completion id
@@ -156,7 +196,7 @@ class MoneyModel:
                 self._fail("a request is refunded once, by what was said", f"{one}: it was not refunded")
 
     def check_expired(self, now_ms: int) -> None:
-        """Nothing is left of what has expired. What was given back of it stays."""
+        """Nothing is left of what has expired. What was given back after its time may stay."""
         for account_id, account in self.accounts.items():
             if account.expired(now_ms) and not account.is_refilled:
                 self._fail(
@@ -196,7 +236,7 @@ class MoneyModel:
         amount_nano, origin, source = entry["amount_nano"], entry["origin"], entry["source"] or ""
         if origin in {"grant", "voucher", "opening"}:
             expires_ms = self.expiries_ms.get((entry["account_id"], entry["note"]), NEVER_MS)
-            account.give(amount_nano, amount_nano, expires_ms)
+            account.grant(amount_nano, expires_ms)
             return
         granted_nano = 0
         if origin in {"refund", "late-end"}:
@@ -212,7 +252,8 @@ class MoneyModel:
             granted_nano = min(amount_nano, self._granted_of.pop(source.removesuffix(":closed"), 0))
         elif origin != "payment":
             self._fail("credit has a known origin", f"{origin} {amount_nano}")
-        account.is_refilled |= granted_nano > 0
+        if granted_nano and account.has_lot_before(entry["created_at"] + self.clocks_ms):
+            account.is_refilled = True
         account.give(amount_nano, granted_nano)
 
     def _take(self, account: ModelAccount, entry: Row, held_nano: int) -> None:
@@ -228,6 +269,7 @@ class MoneyModel:
             source = self._debts[entry["debt_id"]][1]
         elif origin == "expiry":
             self._check_expiry(account, entry, amount_nano, account.balance_nano - held_nano)
+            account.expire(amount_nano, entry["created_at"])
         if source:
             self._granted_of[source] = self._granted_of.get(source, 0) + part_nano
         account.take(amount_nano, part_nano)
@@ -242,11 +284,12 @@ class MoneyModel:
 
     def _check_expiry(self, account: ModelAccount, entry: Row, amount_nano: int, free_nano: int) -> None:
         expired_nano = account.expired(entry["created_at"])
-        first_nano = next((lot.left_nano for lot in account.lots if lot.left_nano), 0)
         if account.is_refilled:
-            is_right = expired_nano > 0 and amount_nano <= account.granted_nano
+            is_right = (
+                0 < amount_nano <= min(account.most_expired(entry["created_at"]), account.granted_nano, free_nano)
+            )
         else:
-            is_right = 0 < amount_nano <= expired_nano and amount_nano == min(first_nano, free_nano)
+            is_right = 0 < amount_nano <= expired_nano and amount_nano == min(account.first_left(), free_nano)
         if not is_right:
             detail = f"{entry['account_id']}: {amount_nano} of {expired_nano}, with {free_nano} free"
             self._fail("what is left of granted credit expires, and no more", detail)

@@ -1,41 +1,144 @@
-"""A simulated Postgres server, and its connections as asyncpg has them: the real PostgresStore runs on top.
+"""A server that processes of several machines share: the real PostgresStore runs on top, with the rows in SQLite.
 
-The server runs each statement on the model of its tables (database.py). It knows lock timeouts, sessions that are idle
-in a transaction, lost connections, a full disk, and failovers.
+The store's pool, deadlines, translated errors and listener are the real ones. In place of SQL, a message carries what
+is to be read, or the work of a whole transaction, which happens at the moment when its COMMIT arrives. The server knows
+accounts that a stranger has locked, lock timeouts, sessions that are idle in a transaction, lost connections, a full
+disk and failovers. What transactions do to each other between their statements is tested on a real Postgres
+(tests/store/test_interleaved.py).
 """
 
 import asyncio
 import re
-from collections.abc import Callable, Sequence
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 import asyncpg  # type: ignore[import-untyped]
 
-from cadenza.store.postgres.connection import PID, PostgresAddress, PostgresBounds
-from tests.simulation.database import Deadlock, ModelDatabase, ModelSession, Refused, Running, StatementResult
+from cadenza.ledger import day_sums, rows
+from cadenza.parts.postgres.connection import PID, PostgresAddress, PostgresBounds
+from cadenza.parts.postgres.errors import CommitLost, ConnectionLost
+from cadenza.parts.postgres.session import LOST, PostgresSession
+from cadenza.parts.postgres.store import PostgresStore
+from cadenza.store.sqlite.store import SqliteTransaction
+from cadenza.store.statements import SelectByIds, Statement, Values
+from cadenza.store.store import Row, Transaction
+from tests.simulation.database import Database, changed_table
 from tests.simulation.network import Link, Wire
 from tests.simulation.scheduler import Scheduler
 
 BOUNDS = PostgresBounds()
+URL = "postgresql://simulated/cadenza"
 WORK_LEAST_S, WORK_SPREAD_S = 0.00005, 0.00035  # what a statement takes
+STATEMENTS, STATEMENTS_COUNT = "the statements of a transaction, before its COMMIT", 5
 COMMIT_LEAST_S, COMMIT_SPREAD_S = 0.0003, 0.0027
 LOCK_TIMEOUT = re.compile(r"SET LOCAL lock_timeout = (\d+)")
-Answer = tuple[Callable[[Any, Any, Exception | None], None], Any]  # what is called with its first argument
+ALIVE = re.search(r"alive AS \((.*) FOR KEY SHARE", str(rows.WRITE.core), re.DOTALL)
+T = TypeVar("T")
+Work = Callable[[Any], Any]
+Answer = Callable[[Any, Exception | None], None]
+
+
+class RowLocked(Exception):
+    """A stranger has locked an account. The transaction is rolled back, and runs again once it is free."""
+
+
+class ServerTransaction(SqliteTransaction):
+    """Runs the statements that the product has for Postgres, as far as SQLite can."""
+
+    locked: Mapping[str, int] = {}
+    combines_changes: bool = True
+
+    def row(self, statement: Statement, values: Values) -> Row | None:
+        if statement is rows.WRITE:
+            return self._write(values)
+        self._lock(statement, values.values())
+        return super().row(statement, values)
+
+    def rows(self, statement: Statement, values: Values) -> list[Row]:
+        self._lock(statement, values.values())
+        text, given = statement.sqlite_text, [*statement.sqlite_values(values)]
+        for several in [one for one in given if isinstance(one, list)]:  # SQLite has no arrays
+            text = text.replace("= any(?)", f"IN ({', '.join('?' * len(several))})", 1)
+            given = [part for one in given for part in (one if one is several else [one])]
+        return self._cursor.execute(text, given).fetchall()
+
+    def rows_by_ids(self, select: SelectByIds, ids: Sequence[str], values: Values) -> list[Row]:
+        if skips_locked(select.one):
+            ids = [one for one in ids if one not in self.locked]
+        return super().rows_by_ids(select, ids, values)
+
+    def change(self, statement: Statement, values: Values) -> int:
+        self._lock(statement, values.values())
+        return super().change(statement, values)
+
+    def change_each(self, statement: Statement, values: Sequence[Values]) -> None:
+        for one in values:
+            self.change(statement, one)
+
+    def insert_rows(self, statement: Statement, rows: Sequence[Row]) -> None:
+        self.change_each(statement, [dict(zip(statement.columns or (), row, strict=True)) for row in rows])
+
+    def _lock(self, statement: Statement, values: Any) -> None:
+        if self.locked and locks_accounts(statement) and not self.locked.keys().isdisjoint(values):
+            raise RowLocked
+
+    def _write(self, values: Values) -> Row:
+        """The one statement that SQLite does not know: it makes all changes of a batch."""
+        assert ALIVE
+        [[is_alive]] = self._cursor.execute(f"SELECT EXISTS ({ALIVE[1]})", {"process": values["process"]}).fetchall()
+        for prefix, statement in (("e", rows.ADD_ENTRY), ("u", rows.ADD_USAGE), ("s", day_sums.ADD), ("a", rows.MOVE)):
+            super().change_each(statement, _of_arrays(prefix, values))
+        reserves = [(rows.CHANGE_RESERVE, one) for one in _of_arrays("r", values)]
+        reserves += [(rows.DROP_RESERVE, one) for one in _of_arrays("d", values)]
+        count = sum(
+            super(ServerTransaction, self).change(statement, {**one, "of": values["process"]})
+            for statement, one in reserves
+        )
+        return count, bool(is_alive)
+
+
+def _of_arrays(prefix: str, values: Values) -> list[dict[str, Any]]:
+    """The rows that are given as an array for each column."""
+    columns = _columns(prefix, tuple(values))
+    return [
+        dict(zip(columns, row, strict=True)) for row in zip(*(values[name] for name in columns.values()), strict=True)
+    ]
+
+
+@cache
+def _columns(prefix: str, names: tuple[str, ...]) -> dict[str, str]:
+    return {name[2:]: name for name in names if name.startswith(f"{prefix}_")}
+
+
+@cache
+def locks_accounts(statement: Statement) -> bool:
+    """Whether a statement waits for a lock on the accounts that it names."""
+    is_lock = getattr(statement.core, "_for_update_arg", None) is not None
+    return changed_table(statement.sqlite_text) == "accounts" or (is_lock and "FROM accounts" in statement.sqlite_text)
+
+
+@cache
+def skips_locked(statement: Statement) -> bool:
+    lock = getattr(statement.core, "_for_update_arg", None)
+    return lock is not None and bool(lock.skip_locked)
 
 
 class PostgresServer:
-    """One server, with the tables of one database."""
+    """One server, with one database."""
 
-    def __init__(self, scheduler: Scheduler, database: ModelDatabase, random: Random) -> None:
+    def __init__(self, scheduler: Scheduler, database: Database, random: Random) -> None:
         self.scheduler = scheduler
         self.database = database
         self.random = random
         self.is_down = False
         self.is_full = False
         self.backends: dict[int, Backend] = {}
+        self._locked: dict[str, int] = {}  # accounts, and how many strangers have locked each
+        self._waiting: list[Callable[[], None]] = []
         self._last_pid = 0
-        self._waiting: dict[ModelSession, list[Callable[[], None]]] = {}
 
     async def connect(
         self, link: Link, address: PostgresAddress, bounds: PostgresBounds, *, keeps_statements: bool = True
@@ -50,24 +153,42 @@ class PostgresServer:
         backend = self.backends[self._last_pid] = Backend(self, self._last_pid, wire)
         return backend
 
-    def work_s(self, text: str = "") -> float:
-        """How long the server works on a command."""
-        if text == "COMMIT":
-            return COMMIT_LEAST_S + COMMIT_SPREAD_S * self.random.random()
-        return WORK_LEAST_S + WORK_SPREAD_S * self.random.random()
+    def work_s(self, statements: int = 1) -> float:
+        return statements * (WORK_LEAST_S + WORK_SPREAD_S * self.random.random())
 
-    def wait_for(self, session: ModelSession, then: Callable[[], None]) -> None:
-        self._waiting.setdefault(session, []).append(then)
+    def commit_s(self) -> float:
+        return COMMIT_LEAST_S + COMMIT_SPREAD_S * self.random.random()
 
-    def ended(self, session: ModelSession) -> None:
-        """A transaction has ended: those that wait for it go on."""
-        for then in self._waiting.pop(session, []):
+    def lock(self, account_id: str) -> None:
+        """A stranger locks an account."""
+        self._locked[account_id] = self._locked.get(account_id, 0) + 1
+
+    def unlock(self, account_id: str) -> None:
+        self._locked[account_id] -= 1
+        if not self._locked[account_id]:
+            del self._locked[account_id]
+        waiting, self._waiting = self._waiting, []
+        for then in waiting:
             self.scheduler.after(self.work_s(), then)
 
-    def committed(self, *, is_announced: bool) -> None:
-        if is_announced:
+    def when_unlocked(self, then: Callable[[], None]) -> None:
+        self._waiting.append(then)
+
+    def transact(self, work: Work) -> Any:
+        """Run a whole transaction. The watchers of all processes get what it announced."""
+        begin = partial(ServerTransaction, locked=self._locked)
+        try:
+            done, tx = self.database.transact(work, begin, self._check_disk)
+        except sqlite3.IntegrityError as error:
+            raise asyncpg.IntegrityConstraintViolationError(str(error)) from None
+        if tx.is_announced:
             for backend in list(self.backends.values()):
                 backend.notify()
+        return done
+
+    def _check_disk(self) -> None:
+        if self.is_full:
+            raise asyncpg.DiskFullError("could not extend file")
 
     def go_down(self) -> None:
         """End every session. What is committed stays."""
@@ -84,160 +205,70 @@ class Backend:
         self.wire = wire
         self.on_notify: Callable[[], object] | None = None
         self._server = server
-        self._session: ModelSession | None = None  # of a transaction block
-        self._has_failed = False
-        self._lock_s = BOUNDS.lock_s
-        self._running: Running | None = None
-        self._is_lost = False
-        self._idle_since_s = 0.0
-        self._has_idle_timer = False
         self._commands = 0  # to tell whether a timer is about the command that runs now
+        self._lock_s = BOUNDS.lock_s
+        self._is_lost = False
 
     def lost(self) -> None:
-        """The client is gone. A statement that waits for a lock notices it within a second."""
-        if not self._is_lost:
-            self._is_lost = True
-            self._server.backends.pop(self.pid, None)
-            delay_s = self._server.random.uniform(0, 1.0) if self._running else 0.0
-            self._server.scheduler.after(delay_s, self._roll_back)
+        """The client is gone, and whatever it did not commit."""
+        self._is_lost = True
+        self._server.backends.pop(self.pid, None)
 
     def notify(self) -> None:
         if self.on_notify:
             self.wire.to_client(self.on_notify)
 
-    def command(self, text: str, rows: Sequence[Sequence[Any]], answer: Answer) -> None:
-        """Carry out one message of the client: a statement, once for each row of values, or a word of control."""
-        if self._is_lost:
-            return
+    def control(self, text: str, answer: Answer) -> None:
         self._commands += 1
         if text.startswith("BEGIN"):
-            self._session = self._server.database.begin()
             found = LOCK_TIMEOUT.search(text)
             self._lock_s = int(found[1]) / 1000 if found else BOUNDS.lock_s
-            self._reply(answer, "BEGIN")
-        elif text == "COMMIT":
-            self._commit(answer)
-        elif text == "ROLLBACK":
-            self._roll_back()
-            self._reply(answer, "ROLLBACK")
-        elif text.startswith("SET ") or text == "SELECT 1":
-            self._reply(answer, "SET")
-        elif self._has_failed:
-            self._reply(answer, error=asyncpg.InFailedSQLTransactionError("the transaction is aborted"))
-        elif text.startswith("NOTIFY"):
-            assert self._session
-            self._session.announce()
-            self._reply(answer, "NOTIFY")
-        else:
-            self._running = self._run(text, rows)
-            self._go_on(answer, self._commands)
+        elif text == STATEMENTS:
+            self._server.scheduler.after(BOUNDS.idle_in_transaction_s, self._end_if_idle, self._commands)
+        self.wire.to_client(answer, text.partition(" ")[0], None)
 
-    def _run(self, text: str, rows: Sequence[Sequence[Any]]) -> Running:
-        """Run a statement for each row of values, in the open transaction or in one of its own."""
-        session = self._session or self._server.database.begin()
-        result = StatementResult([], 0)
-        try:
-            for values in rows:
-                result = yield from session.run_text(text, tuple(values))
-            if self._server.is_full and session.has_changes:
-                raise asyncpg.DiskFullError("could not extend file")
-        except BaseException:
-            if session is not self._session:
-                session.roll_back()
-                self._server.ended(session)
-            raise
-        if session is not self._session:
-            is_announced = session.commit()
-            self._server.ended(session)
-            self._server.committed(is_announced=is_announced)
-        return result
+    def read(self, work: Work, answer: Answer) -> None:
+        self._commands += 1
+        self.wire.to_client(answer, self._server.database.read(work, ServerTransaction), None)
 
-    def _go_on(self, answer: Answer, number: int) -> None:
-        """Run the statement until it ends, fails or waits for a lock."""
-        if self._running is None or self._is_lost or number != self._commands:
+    def transact(self, work: Work, answer: Answer) -> None:
+        """Run the work of a transaction and commit it. If it meets a lock, it waits for that and begins again."""
+        self._commands += 1
+        self._try(self._commands, work, answer, lock_s=self._lock_s)
+
+    def _try(self, number: int, work: Work, answer: Answer, lock_s: float | None = None) -> None:
+        if number != self._commands or self._is_lost:
             return
         try:
-            holder = next(self._running)
-        except StopIteration as done:
-            self._running = None
-            self._reply(answer, done.value)
-        except Refused as error:
-            self._fail(answer, asyncpg.IntegrityConstraintViolationError(str(error)))
-        except Deadlock:
-            self._fail(answer, asyncpg.DeadlockDetectedError("deadlock detected"))
-        except asyncpg.PostgresError as error:
-            self._fail(answer, error)
+            done = self._server.transact(work)
+        except RowLocked:
+            self._server.when_unlocked(lambda: self._try(number, work, answer))
+            if lock_s is not None:
+                self._server.scheduler.after(lock_s, self._give_up_lock, number, answer)
+            return
+        except Exception as error:  # noqa: BLE001 the caller gets it
+            self.wire.to_client(answer, None, error)
         else:
-            self._server.wait_for(holder, lambda: self._go_on(answer, number))
-            self._server.scheduler.after(self._lock_s, self._give_up_lock, number, holder, answer)
+            self.wire.to_client(answer, done, None)
+        self._commands += 1
 
-    def _give_up_lock(self, number: int, holder: ModelSession, answer: Answer) -> None:
-        if number == self._commands and self._running is not None and not self._is_lost and not holder.is_ended:
-            self._running.close()
-            self._fail(answer, asyncpg.LockNotAvailableError("canceling statement due to lock timeout"))
+    def _give_up_lock(self, number: int, answer: Answer) -> None:
+        if number == self._commands and not self._is_lost:
+            self._commands += 1
+            error = asyncpg.LockNotAvailableError("canceling statement due to lock timeout")
+            self.wire.to_client(answer, None, error)
 
-    def _fail(self, answer: Answer, error: Exception) -> None:
-        """A transaction that has failed frees its locks at once, and waits for its ROLLBACK."""
-        self._running = None
-        if self._session is not None:
-            self._has_failed = True
-            self._session.roll_back()
-            self._server.ended(self._session)
-        self._reply(answer, error=error)
-
-    def _commit(self, answer: Answer) -> None:
-        session, self._session = self._session, None
-        if session is None or self._has_failed:
-            self._session = session
-            self._roll_back()
-            self._reply(answer, "ROLLBACK")
-            return
-        if self._server.is_full and session.has_changes:
-            self._session = session
-            self._roll_back()
-            self._reply(answer, error=asyncpg.DiskFullError("could not write to file"))
-            return
-        is_announced = session.commit()
-        self._server.ended(session)
-        self._server.committed(is_announced=is_announced)
-        self._reply(answer, "COMMIT")
-
-    def _roll_back(self) -> None:
-        if self._running is not None:
-            self._running.close()
-            self._running = None
-        session, self._session, self._has_failed = self._session, None, False
-        if session is not None:
-            session.roll_back()
-            self._server.ended(session)
-
-    def _reply(self, answer: Answer, value: Any = None, error: Exception | None = None) -> None:
-        self.wire.to_client(*answer, value, error)
-        scheduler = self._server.scheduler
-        self._idle_since_s = scheduler.now_s
-        if self._session is not None and not self._has_idle_timer:
-            self._has_idle_timer = True
-            scheduler.after(BOUNDS.idle_in_transaction_s, self._end_if_idle)
-
-    def _end_if_idle(self) -> None:
-        """End a session that waits in a transaction for its client. While there are transactions, one timer runs."""
-        self._has_idle_timer = False
-        scheduler = self._server.scheduler
-        if self._session is None or self._is_lost:
-            return
-        idle_since_s = self._idle_since_s if self._running is None else scheduler.now_s
-        if scheduler.now_s >= idle_since_s + BOUNDS.idle_in_transaction_s:
+    def _end_if_idle(self, number: int) -> None:
+        """End a session that waits in a transaction for its client."""
+        if number == self._commands and not self._is_lost:
             self.wire.break_off()
-        else:
-            self._has_idle_timer = True
-            scheduler.at(idle_since_s + BOUNDS.idle_in_transaction_s, self._end_if_idle)
 
 
 class SimulatedConnection:
-    """A connection as the store knows it from asyncpg."""
+    """A connection as the store knows it from asyncpg. Its messages carry work instead of SQL."""
 
     def __init__(self, server: PostgresServer, link: Link) -> None:
-        self._server = server
+        self.server = server
         self._link = link
         self._is_closed = False
         self._in_transaction = False
@@ -251,10 +282,10 @@ class SimulatedConnection:
         self._waiting[opened] = None
 
         def accept() -> None:
-            if self._server.is_down:
+            if self.server.is_down:
                 self._wire.to_client(self._answered, opened, None, ConnectionRefusedError(111, "refused"))
             else:
-                self._backend = self._server.new_backend(self._wire)
+                self._backend = self.server.new_backend(self._wire)
                 self._wire.to_client(self._answered, opened, None, None)
 
         self._wire.to_server(0.0, accept)
@@ -266,35 +297,33 @@ class SimulatedConnection:
 
     async def fetchval(self, text: str, *, timeout: float) -> int:  # noqa: ASYNC109 as asyncpg has it
         assert text == PID
-        await self._ask("SELECT 1", [()])
+        await self.execute("SELECT 1")
         return self.get_server_pid()
 
     def get_server_pid(self) -> int:
         assert self._backend
         return self._backend.pid
 
-    async def fetchrow(self, text: str, *values: Any) -> tuple[Any, ...] | None:
-        result = await self._ask(text, [values])
-        return result.rows[0] if result.rows else None
+    async def execute(self, text: str, *, timeout: float | None = None) -> str:  # noqa: ASYNC109
+        done: str = await self._ask(self.server.work_s(STATEMENTS_COUNT if text == STATEMENTS else 1), "control", text)
+        if done in {"BEGIN", "ROLLBACK"}:
+            self._in_transaction = done == "BEGIN"
+        return done
 
-    async def fetch(self, text: str, *values: Any) -> list[tuple[Any, ...]]:
-        rows: list[tuple[Any, ...]] = (await self._ask(text, [values])).rows
-        return rows
+    async def read(self, work: Work) -> Any:
+        return await self._ask(self.server.work_s(), "read", work)
 
-    async def execute(self, text: str, *values: Any, timeout: float | None = None) -> str:  # noqa: ASYNC109
-        done = await self._ask(text, [values])
-        if text.startswith(("BEGIN", "COMMIT", "ROLLBACK")):
-            self._in_transaction = text.startswith("BEGIN")
-        return f"DONE {done.count}" if isinstance(done, StatementResult) else str(done)
-
-    async def executemany(self, text: str, rows: Any) -> None:
-        await self._ask(text, list(rows))
+    async def commit(self, work: Work, work_s: float) -> Any:
+        try:
+            return await self._ask(work_s, "transact", lambda tx: self._link.loop.inside(lambda: work(tx)))
+        finally:
+            self._in_transaction = False
 
     def add_termination_listener(self, listener: Callable[[object], None]) -> None:
         self._on_end.append(listener)
 
     async def add_listener(self, channel: str, listener: Callable[..., None]) -> None:
-        await self._ask("SELECT 1", [()])
+        await self.execute("LISTEN")
         assert self._backend
         self._backend.on_notify = lambda: self._link.loop.call_soon(listener, self, 0, channel, "")
 
@@ -312,14 +341,12 @@ class SimulatedConnection:
     async def close(self, *, timeout: float) -> None:  # noqa: ASYNC109
         self.terminate()
 
-    def _ask(self, text: str, rows: Sequence[Sequence[Any]]) -> "asyncio.Future[Any]":
+    def _ask(self, work_s: float, kind: str, message: Any) -> "asyncio.Future[Any]":
         if self._is_closed:
             raise asyncpg.InterfaceError("connection is closed")
         answered = self._link.loop.create_future()
         self._waiting[answered] = None
-        assert self._backend
-        answer = self._answered, answered
-        self._wire.to_server(self._server.work_s(text), self._backend.command, text, rows, answer)
+        self._wire.to_server(work_s, getattr(self._backend, kind), message, partial(self._answered, answered))
         return answered
 
     def _answered(self, future: Any, value: Any, error: Exception | None) -> None:
@@ -342,3 +369,62 @@ class SimulatedConnection:
     def _lost_there(self) -> None:
         if self._backend:
             self._backend.lost()
+
+
+class SimulatedSession(PostgresSession):
+    """A session that sends work instead of SQL."""
+
+    _connection: SimulatedConnection
+
+    async def row(self, statement: Statement, values: Values, timeout_s: float) -> Row | None:
+        found: Row | None = await self._bounded(
+            timeout_s, lambda: self._connection.read(lambda tx: tx.row(statement, values))
+        )
+        return found
+
+    async def rows(self, statement: Statement, values: Values, timeout_s: float) -> list[Row]:
+        found: list[Row] = await self._bounded(
+            timeout_s, lambda: self._connection.read(lambda tx: tx.rows(statement, values))
+        )
+        return found
+
+    async def commit_single(self, work: Work, timeout_s: float) -> Any:
+        server = self._connection.server
+        return await self._bounded(timeout_s, lambda: self._connection.commit(work, server.work_s()))
+
+    async def commit_work(self, work: Work, timeout_s: float) -> Any:
+        """CommitLost if it is not known whether the transaction was committed."""
+        connection, server = self._connection, self._connection.server
+        try:
+            return await self._bounded(timeout_s, lambda: connection.commit(work, server.commit_s()))
+        except (ConnectionLost, asyncpg.InterfaceError) as error:
+            raise CommitLost(str(error).partition("\n")[0]) from None
+
+    async def _bounded(self, timeout_s: float, ask: Callable[[], Any]) -> Any:
+        self._deadline_s = self._now_s() + timeout_s
+        try:
+            return await ask()
+        except LOST as error:
+            raise self._lost(error) from None
+
+
+class SimulatedPostgresStore(PostgresStore):
+    """The store as one process sees it."""
+
+    def __init__(self, server: PostgresServer, link: Link) -> None:
+        super().__init__(URL, open_connection=partial(server.connect, link))
+
+    async def _open_session(self) -> PostgresSession:
+        return SimulatedSession(await self._connect(self._bounds))
+
+    async def _run_transaction(self, session: PostgresSession, work: Callable[[Any], T], begin: str) -> T:
+        assert isinstance(session, SimulatedSession)
+        await session.run(begin, timeout_s=self._bounds.statement_s)
+        await session.run(STATEMENTS, timeout_s=self._bounds.statement_s)
+        done: T = await session.commit_work(work, self._bounds.commit_s)
+        return done
+
+    async def _run_single(self, session: PostgresSession, work: Callable[[Transaction], T]) -> T:
+        assert isinstance(session, SimulatedSession)
+        done: T = await session.commit_single(work, self._bounds.statement_s)
+        return done

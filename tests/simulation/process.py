@@ -3,7 +3,6 @@
 import asyncio
 import io
 from collections.abc import Callable
-from functools import partial
 from random import Random
 from typing import Literal
 
@@ -11,18 +10,16 @@ from cadenza.fleet.key_cache import KeyCache
 from cadenza.fleet.presence import Host, Presence
 from cadenza.ledger.timing import LedgerTiming
 from cadenza.observe import Observer, make_log
-from cadenza.store.postgres.store import PostgresStore
 from cadenza.store.store import Store, StoreUnavailable
 from tests.simulation.holds import WatchedLedger
 from tests.simulation.limits import LimitWatch, ProcessLimits
 from tests.simulation.network import Link
-from tests.simulation.postgres import PostgresServer
+from tests.simulation.postgres import PostgresServer, SimulatedPostgresStore
 from tests.simulation.scheduler import Scheduler, VirtualLoop
 from tests.simulation.sqlite import SimulatedSqliteStore, SqliteFile
 from tests.simulation.themes import FaultKind
 from tests.simulation.valkey import SimulatedValkey
 
-URL = "postgresql://simulated/cadenza"
 State = Literal["starting", "serving", "draining", "gone"]
 THAW_S = 2.5  # how long after a pause of all its clocks a process may take itself for fresh
 TIMING = LedgerTiming(idle_s=4.0)  # so that a run has reserves that are kept, and ends without any
@@ -33,11 +30,11 @@ class Machine:
     """What all processes run on: the virtual time, one database, and the time of day."""
 
     def __init__(
-        self, scheduler: Scheduler, random: Random, database: PostgresServer | SqliteFile, start_ms: int
+        self, scheduler: Scheduler, random: Random, server: PostgresServer | SqliteFile, start_ms: int
     ) -> None:
         self.scheduler = scheduler
         self.random = random
-        self.database = database
+        self.server = server
         self.start_ms = start_ms
         self.names = 0
         self.valkey: SimulatedValkey | None = None
@@ -45,9 +42,9 @@ class Machine:
 
     def open_store(self, loop: VirtualLoop, link: Link) -> Store:
         """The store as a program on this event loop sees it."""
-        if isinstance(self.database, SqliteFile):
-            return SimulatedSqliteStore(self.database, loop)
-        return PostgresStore(URL, open_connection=partial(self.database.connect, link))
+        if isinstance(self.server, SqliteFile):
+            return SimulatedSqliteStore(self.server, loop)
+        return SimulatedPostgresStore(self.server, link)
 
     def new_name(self) -> str:
         self.names += 1

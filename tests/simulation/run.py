@@ -2,9 +2,13 @@
 
 import gc
 import hashlib
+import secrets
 import sys
 import time
 from collections.abc import Callable
+from functools import cache
+from random import Random
+from unittest.mock import patch
 
 import msgspec
 from msgspec.structs import replace
@@ -33,11 +37,11 @@ def run_plan(plan: RunPlan, *, is_traced: bool = False) -> SimulatedRun:
     """Run a plan. What its processes leave behind in memory is thrown away without running again."""
     began_s = time.process_time()
     gc.disable()
-    if not gc.get_freeze_count():
-        gc.freeze()  # the modules: they need not be looked through after every run
+    _freeze_modules()
     world = World(plan, is_traced=is_traced)
     try:
-        world.run()
+        with patch.object(secrets, "token_bytes", Random(f"secrets {plan.seed}").randbytes):  # of the names of payments
+            world.run()
         done = SimulatedRun(
             plan=plan,
             requests=len(world.chats),
@@ -56,6 +60,12 @@ def run_plan(plan: RunPlan, *, is_traced: bool = False) -> SimulatedRun:
         sys.unraisablehook = before
         gc.enable()
     return done
+
+
+@cache
+def _freeze_modules() -> None:
+    """They need not be looked through after every run."""
+    gc.freeze()
 
 
 def shrink(plan: RunPlan, rule: str, say: Callable[[str], None]) -> RunPlan:
@@ -90,5 +100,5 @@ def _digest(world: World) -> str:
     for chat in world.chats:
         digest.update(f"{chat.completion_id} {chat.process.name} {chat.status} {chat.ended_s}".encode())
     for table in ("accounts", "entries", "usage", "idempotency"):
-        digest.update(repr([*world.model.versions(table)]).encode())
+        digest.update(repr([*map(tuple, world.database.rows(table))]).encode())
     return digest.hexdigest()[:16]

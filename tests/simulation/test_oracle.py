@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.simulation import oracle
-from tests.simulation.database import ModelDatabase
+from tests.simulation.database import Database
 from tests.simulation.oracle import MoneyModel, TokenPrice, price_at, reply_cost
 from tests.simulation.postgres import PostgresServer
 from tests.simulation.process import Machine, Process
@@ -88,7 +88,7 @@ def test_an_entry_is_judged(entries: list[dict[str, Any]], rule: str | None) -> 
 def test_overlapping_pauses_set_no_clock_back() -> None:
     """A clock stands still as long as one of the pauses that stop it lasts, and is then behind by that time."""
     scheduler = Scheduler(Random(1))
-    server = PostgresServer(scheduler, ModelDatabase("postgres"), Random(1))
+    server = PostgresServer(scheduler, Database(), Random(1))
     process = Process(Machine(scheduler, Random(1), server, 0), 0, 1)
     for at_s, change, kind in (
         (1.0, process.pause, "freeze"),

@@ -1,46 +1,78 @@
-"""The simulated Postgres server does what the real one does, as far as the model of its tables does not say it."""
+"""The simulated server: what became of a transaction, and what its caller is told of that."""
 
+from collections.abc import Callable
 from random import Random
 
-import asyncpg  # type: ignore[import-untyped]
+import pytest
 
-from cadenza.store.postgres.connection import PostgresAddress, PostgresBounds
-from tests.simulation.database import ModelDatabase
+from cadenza.ledger.credit import LOCK
+from cadenza.store.store import StoreBusy, StoreUnavailable, StoreUncertain, Transaction
+from cadenza.store.tables import accounts
+from cadenza.store.tables.accounts import Account
+from tests.simulation.database import Database
 from tests.simulation.network import Link
-from tests.simulation.postgres import PostgresServer, SimulatedConnection
+from tests.simulation.postgres import PostgresServer, SimulatedPostgresStore
 from tests.simulation.scheduler import Scheduler, VirtualLoop
 
-LOCK = "SELECT number FROM epochs WHERE name = $1 FOR UPDATE"
-ADDRESS, BOUNDS = PostgresAddress("postgresql://simulated/cadenza"), PostgresBounds()
+
+class Bench:
+    """A store on a server, in virtual time. `add` writes an account that `names` then has, if that was committed."""
+
+    def __init__(self) -> None:
+        self.scheduler = Scheduler(Random(1))
+        self.server = PostgresServer(self.scheduler, Database(), Random(2))
+        self.loop = VirtualLoop(self.scheduler, "client")  # type: ignore[abstract]
+        self.link = Link(self.scheduler, self.loop, Random(3))
+        self.store = self.loop.inside(lambda: SimulatedPostgresStore(self.server, self.link))
+        assert self.add("first") is None
+
+    def add(self, name: str, meanwhile: Callable[[], object] = lambda: None) -> BaseException | None:
+        """Return the error, if any. `meanwhile` happens after the commit and before its answer."""
+
+        def work(tx: Transaction) -> None:
+            tx.rows(LOCK, {"account": "first"})
+            accounts.add(tx, Account(name, f"{name}@example.org", "forte", 0, 0, 0), "hash")
+            self.scheduler.after(0.0, meanwhile)
+
+        added = self.loop.start(self.store.transact(work))
+        self.scheduler.run(self.scheduler.now_s + 10)
+        return added.exception()
+
+    @property
+    def names(self) -> list[str]:
+        return [row["id"] for row in self.server.database.rows("accounts")]
 
 
-def test_a_lock_timeout_frees_the_locks_of_its_transaction_before_its_rollback() -> None:
-    """Another transaction that waits for one of them goes on, as on Postgres."""
-    scheduler = Scheduler(Random(1))
-    server = PostgresServer(scheduler, ModelDatabase("postgres"), Random(2))
-    loop = VirtualLoop(scheduler, "client")  # type: ignore[abstract]
-    link = Link(scheduler, loop, Random(3))
-    locked: list[str] = []
+def test_a_commit_whose_answer_is_lost_is_uncertain_and_stays() -> None:
+    """Also where the client is killed; a server that fails over has what was committed, but for a lost tail."""
+    bench = Bench()
+    assert isinstance(bench.add("second", bench.link.break_all), StoreUncertain)
+    assert bench.names == ["first", "second"]
+    state = bench.server.database.copy()
+    assert isinstance(bench.add("third", bench.server.go_down), StoreUncertain)
+    assert bench.names == ["first", "second", "third"]
+    bench.server.database.restore(state)
+    assert bench.names == ["first", "second"]
 
-    async def lock(connection: SimulatedConnection, who: str, *names: str) -> None:
-        for name in names:
-            try:
-                await connection.fetch(LOCK, name)
-                locked.append(f"{who} {name}")
-            except asyncpg.LockNotAvailableError:
-                locked.append(f"{who} gives up")
 
-    async def run() -> None:
-        one, two, three = [await server.connect(link, ADDRESS, BOUNDS) for _ in range(3)]
-        for connection, begin in ((one, ""), (two, "; SET LOCAL lock_timeout = 100"), (three, "")):
-            await connection.execute(f"BEGIN{begin}")
-        await lock(one, "one", "changes")
-        await lock(two, "two", "classes")
-        waiting = loop.start(lock(three, "three", "classes"))
-        await lock(two, "two", "changes")
-        await waiting
+@pytest.mark.parametrize("trips", [1, 2, 3])
+def test_a_connection_that_breaks_before_the_commit_changes_nothing(trips: int) -> None:
+    """The caller knows that, unless its COMMIT was on the way."""
+    bench = Bench()
+    bench.link.trap = bench.link.sent + trips, bench.link.break_all
+    bench.link.slowness = 0.01
+    error = bench.add("second")
+    assert (type(error), bench.names) == (StoreUncertain if trips == 3 else StoreUnavailable, ["first"])
 
-    done = loop.start(run())
-    scheduler.run(0.5)
-    done.result()
-    assert locked == ["one changes", "two classes", "two gives up", "three classes"]
+
+def test_a_full_disk_and_a_lock_refuse_a_transaction() -> None:
+    """It has changed nothing, and its caller knows that. A lock that ends in time only delays it."""
+    bench = Bench()
+    bench.server.is_full = True
+    assert type(bench.add("second")) is StoreUnavailable
+    bench.server.is_full = False
+    bench.server.lock("first")
+    assert type(bench.add("second")) is StoreBusy
+    assert bench.names == ["first"]
+    bench.scheduler.after(0.5, bench.server.unlock, "first")
+    assert bench.add("second") is None

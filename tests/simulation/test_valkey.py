@@ -4,8 +4,8 @@ import asyncio
 from random import Random
 from typing import Any
 
-from cadenza.fleet.valkey.connection import ValkeyAddress, ValkeyConnection, connected
-from cadenza.fleet.valkey.link import Script
+from cadenza.parts.valkey.connection import ValkeyAddress, ValkeyConnection, connected
+from cadenza.parts.valkey.link import Script
 from tests.simulation.valkey import START_S, ValkeyData
 from tests.valkey import running_valkey
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import hiredis
 
-from cadenza.fleet.valkey.link import Script
+from cadenza.parts.valkey.link import Script
 from tests.simulation.network import Link, Wire
 from tests.simulation.scheduler import Scheduler
 

@@ -20,8 +20,8 @@ from cadenza.store.tables.keys import NewKey
 from tests.simulation.checks import Checks, small_request
 from tests.simulation.clients import CHARS_PER_TOKEN, Chat, Refusal, serve
 from tests.simulation.commands import CapChange, Operator, key_name
-from tests.simulation.database import ModelDatabase, RowChanges
-from tests.simulation.holds import HEARTBEATS, HoldWatch
+from tests.simulation.database import Changes, Database
+from tests.simulation.holds import HoldWatch
 from tests.simulation.limits import LimitWatch
 from tests.simulation.network import Link
 from tests.simulation.plan import (
@@ -59,14 +59,14 @@ class World:
         self.plan = plan
         self.trace: list[str] | None = [] if is_traced else None
         self.scheduler = Scheduler(Random(f"schedule {plan.seed}"))
-        self.model = ModelDatabase(plan.database)
+        self.database = Database()
         random = Random(f"database {plan.seed}")
-        self.database: PostgresServer | SqliteFile = (
-            PostgresServer(self.scheduler, self.model, random)
+        self.server: PostgresServer | SqliteFile = (
+            PostgresServer(self.scheduler, self.database, random)
             if plan.database == "postgres"
-            else SqliteFile(self.model, random)
+            else SqliteFile(self.database, random)
         )
-        self.machine = Machine(self.scheduler, random, self.database, plan.start_ms)
+        self.machine = Machine(self.scheduler, random, self.server, plan.start_ms)
         self.limits = LimitWatch(self, plan.limits) if plan.limits else None
         if self.limits:
             self.machine.limits = self.limits
@@ -74,7 +74,7 @@ class World:
         first, *later = [(one.from_ms, Price(*one[1:])) for one in plan.prices]
         self.prices = PriceSchedule.of(first[1], [PriceChange(*one) for one in later], plan.start_ms)
         self.checks = Checks(self)
-        self.model.on_commit.append(self.checks.follow_money)
+        self.database.on_commit.append(self.checks.follow_money)
         self.watch = HoldWatch(self)
         self.chats: list[Chat] = []
         self.chat_of: dict[str, Chat] = {}  # by completion id
@@ -97,7 +97,7 @@ class World:
         if self.checks.broken:
             return
         is_set_up.result()
-        self.model.on_commit += [self.checks.after_commit, self._see_fences]
+        self.database.on_commit += [self.checks.after_commit, self._see_fences]
         for number in range(plan.processes):
             self.processes.append(self._begin(number))
         for request in plan.requests:
@@ -352,10 +352,10 @@ class World:
         if process and fault.number % 2:
             self._on_fence[process.presence.name] = lambda: self.scheduler.after(SWEEP_S * fault.lasts_s, end_once)
 
-    def _see_fences(self, changes: RowChanges) -> None:
-        for row, _ in changes:
-            if row.table.name == "processes" and row.committed and row.committed[HEARTBEATS] < 0:
-                self._on_fence.pop(row.committed[0], lambda: None)()
+    def _see_fences(self, changes: Changes) -> None:
+        for table, _, row in changes:
+            if table == "processes" and row and row["beats"] < 0:
+                self._on_fence.pop(row["name"], lambda: None)()
 
     def _fault_of_store(self, fault: PlannedFault) -> None:
         match fault.kind:
@@ -364,8 +364,8 @@ class World:
             case "theft":
                 self._steal(fault)
             case "full":
-                self.database.is_full = True
-                self.scheduler.after(fault.lasts_s, setattr, self.database, "is_full", False)
+                self.server.is_full = True
+                self.scheduler.after(fault.lasts_s, setattr, self.server, "is_full", False)
             case "failover" | "lost tail":
                 self._fail_over(loses_tail=fault.kind == "lost tail")
 
@@ -377,44 +377,29 @@ class World:
 
     def _lock(self, fault: PlannedFault) -> None:
         """A stranger locks the row of an account, or, on SQLite, the whole file."""
-        if isinstance(self.database, SqliteFile):
-            if self.database.writer is None:
-                self.database.writer = self
-                self.scheduler.after(min(fault.lasts_s, 4.0), self._unlock_file)
+        server = self.server
+        if isinstance(server, SqliteFile):
+            if server.writer is None:
+                server.writer = self
+                self.scheduler.after(min(fault.lasts_s, 4.0), setattr, server, "writer", None)
             return
-        server, session = self.database, self.model.begin()
-        running = session.run(ledger_credit.LOCK, {"account": self.plan.accounts[fault.account].name})
-
-        def go_on() -> None:
-            try:
-                holder = next(running)
-            except StopIteration:
-                self.scheduler.after(fault.lasts_s, end)
-            else:
-                server.wait_for(holder, go_on)
+        account_id = self.plan.accounts[fault.account].name
+        server.lock(account_id)
 
         def end() -> None:
-            session.roll_back()
-            server.ended(session)
+            server.unlock(account_id)
             self.checks.lock_ended(fault)
 
-        go_on()
+        self.scheduler.after(fault.lasts_s, end)
 
     def _steal(self, fault: PlannedFault) -> None:
-        session = self.model.begin()
         stolen = {"account": self.plan.accounts[fault.account].name, "amount": 1, "granted": 0}
-        for _ in session.run(ledger_credit.TAKE, stolen):
-            raise AssertionError("the account is locked")
-        session.commit()
-
-    def _unlock_file(self) -> None:
-        assert isinstance(self.database, SqliteFile)
-        self.database.writer = None
+        self.database.transact(lambda tx: tx.change(ledger_credit.TAKE, stolen))
 
     def _fail_over(self, *, loses_tail: bool) -> None:
-        server = self.database
+        server = self.server
         assert isinstance(server, PostgresServer)
-        state = self.model.save() if loses_tail else None
+        state = self.database.copy() if loses_tail else None
 
         def fail() -> None:
             server.go_down()
@@ -422,7 +407,7 @@ class World:
 
         def come_up() -> None:
             if state is not None:
-                self.model.restore(state)
+                self.database.restore(state)
             server.is_down = False
             self.note(lambda: "the store is up again")
 

@@ -21,8 +21,8 @@ PINNED = ClassRules(pin="cadenza.toml, line 3", providers={"acme": "contract"})
 T = TypeVar("T")
 
 
-def forced(route: Route = NEW, share: int = 100) -> PromotionOrder:
-    return PromotionOrder(candidate=route, suite="starter", suite_digest=b"", share=share, forced="a test")
+def forced(route: Route = NEW) -> PromotionOrder:
+    return PromotionOrder(candidate=route, suite="starter", suite_digest=b"", forced="a test")
 
 
 class DyingTransaction:
@@ -85,8 +85,6 @@ async def main(line: Connection, url: str, step: str, at: str) -> None:
             await adopt(store, "forte", PINNED, "ann", NOW_MS)
         case "promote":
             await promote(store, "forte", RULES, forced(), "ann", NOW_MS)
-        case "canary":
-            await promote(store, "forte", RULES, forced(share=5), "ann", NOW_MS)
         case "rollback":
             await roll_back(store, "forte", RULES, RollbackOrder(), "ann", NOW_MS)
     await opened.close()

@@ -7,8 +7,8 @@ from typing import Any
 
 from cadenza.fleet.key_cache import KEYS_MAX, KeyCache
 from cadenza.fleet.presence import HeartbeatBounds, Presence
-from cadenza.store.postgres.connection import PostgresBounds
-from cadenza.store.postgres.store import PostgresStore
+from cadenza.parts.postgres.connection import PostgresBounds
+from cadenza.parts.postgres.store import PostgresStore
 from cadenza.store.statements import Statement, Values
 from cadenza.store.store import Row, T, Transaction
 from tests.store.moves import PATIENCE_S

@@ -22,7 +22,7 @@ PROGRAMS = (
     "tests.store.paused",
     "tests.store.presences",
     "tests.store.processes",
-    "tests.store.shared.client",
+    "tests.parts.valkey.client",
     "tests.store.spenders",
 )
 FORK_S = 180.0  # from its start to its end

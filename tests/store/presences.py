@@ -9,10 +9,10 @@ from typing import Any
 from sqlalchemy import select
 
 from cadenza.fleet.presence import HeartbeatBounds, Host, Presence
+from cadenza.parts.postgres.connection import PostgresBounds
+from cadenza.parts.postgres.store import PostgresStore
 from cadenza.store import schema
 from cadenza.store.address import open_store
-from cadenza.store.postgres.connection import PostgresBounds
-from cadenza.store.postgres.store import PostgresStore
 from cadenza.store.statements import Statement, Values
 from cadenza.store.store import Row, Store, StoreUnavailable, T, Transaction
 from tests.store.forked import Fork, forked, listen

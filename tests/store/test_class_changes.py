@@ -6,16 +6,11 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from cadenza.control.class_diff import compare_versions
 from cadenza.control.classes import (
     ClassRules,
     PromotionOrder,
     RollbackOrder,
-    Seen,
-    ShareAccounts,
     adopt,
-    count_share,
-    get_pair,
     get_situation,
     hand_back,
     list_history,
@@ -23,13 +18,12 @@ from cadenza.control.classes import (
     promote,
     roll_back,
 )
-from cadenza.core.classes import ClassState, GateLimits, bucket_of
+from cadenza.core.classes import ClassState, GateLimits
 from cadenza.core.errors import ControlError
 from cadenza.core.records import Route
 from cadenza.evaluation.verdict import Verdict
 from cadenza.store.store import Store, Transaction
-from cadenza.store.tables import accounts, class_versions, epochs, verdicts
-from cadenza.store.tables.accounts import Account
+from cadenza.store.tables import class_versions, epochs, verdicts
 from cadenza.store.tables.verdicts import EvaluationRecord
 from tests.store.class_changes import NEW, NOW_MS, OLD, PINNED, RULES, VERSION, PatientStore, forced, main
 from tests.store.forked import forked
@@ -72,8 +66,8 @@ async def add_verdict(store: Store, verdict: Verdict | None = None, **fields: An
     await store.transact(lambda tx: verdicts.add(tx, record))
 
 
-async def force(store: Store, route: Route = NEW, share: int = 100, by: str = "ann") -> ClassState:
-    return await promote(store, "forte", RULES, forced(route, share), by, NOW_MS)
+async def force(store: Store, route: Route = NEW, by: str = "ann") -> ClassState:
+    return await promote(store, "forte", RULES, forced(route), by, NOW_MS)
 
 
 async def class_state(store: Store) -> ClassState:
@@ -82,16 +76,12 @@ async def class_state(store: Store) -> ClassState:
     return state
 
 
-def numbers(state: ClassState) -> tuple[int, int | None, int]:
-    return state.version.number, state.candidate.number if state.candidate else None, state.share
-
-
 async def test_a_candidate_that_passes_is_promoted(seeded: Store) -> None:
     """The version has the candidate, the verdict and who did it; every process is told, and the history says it."""
     await add_verdict(seeded)
     epoch = await epochs.current(seeded, epochs.CLASSES)
     state = await promote(seeded, "forte", RULES, ORDER, "ann", NOW_MS)
-    assert numbers(state) == (2, None, 0)
+    assert state.version.number == 2
     assert (state.version.routes, state.version.verdict_id, state.version.actor) == ((NEW,), "verdict-1", "ann")
     assert (state.previous, state.version.character) == (1, VERSION.character)
     assert await epochs.current(seeded, epochs.CLASSES) == epoch + 1
@@ -147,7 +137,7 @@ async def test_a_forced_promotion_needs_a_reason_and_shows_it(seeded: Store) -> 
         order = msgspec.structs.replace(ORDER, forced=reason)
         with pytest.raises(ControlError, match="reason"):
             await promote(seeded, "forte", RULES, order, "ann", NOW_MS)
-    assert numbers(await force(seeded)) == (2, None, 0)
+    assert (await force(seeded)).version.number == 2
     assert (await list_history(seeded, "forte"))[0].detail == (
         "version 2 instead of 1: acme/huge; FORCED past the gate: a test"
     )
@@ -179,7 +169,7 @@ async def test_a_pinned_class_is_adopted_first(seeded: Store) -> None:
             await roll_back(seeded, "forte", PINNED, RollbackOrder(), "ann", NOW_MS)
     assert (await get_situation(seeded, "forte", PINNED)).pin == PINNED.pin
     state = await adopt(seeded, "forte", PINNED, "ann", NOW_MS)
-    assert (state.is_adopted, numbers(state)) == (True, (1, None, 0))
+    assert (state.is_adopted, state.version.number) == (True, 1)
     with pytest.raises(ControlError, match="adopted already"):
         await adopt(seeded, "forte", PINNED, "ann", NOW_MS)
     assert (await promote(seeded, "forte", PINNED, forced(), "ann", NOW_MS)).version.number == 2
@@ -188,77 +178,32 @@ async def test_a_pinned_class_is_adopted_first(seeded: Store) -> None:
         await adopt(seeded, "forte", ClassRules(), "ann", NOW_MS)
 
 
-async def test_a_canary_begins_and_is_rolled_back(seeded: Store) -> None:
-    """A share below 100 keeps the incumbent; a second promotion waits; a rollback ends the canary."""
-    assert numbers(await force(seeded, share=5)) == (1, 2, 5)
-    with pytest.raises(ControlError, match=r"canary of version 2 \(acme/huge\) of 'forte' runs at 5%"):
-        await force(seeded, THIRD)
-    before, after = await get_pair(seeded, "forte")
-    assert [one.route for one in compare_versions(before, after).routes] == ["acme/large", "acme/huge"]
-    state = await roll_back(seeded, "forte", RULES, RollbackOrder(reason="too slow"), "bob", NOW_MS)
-    assert (numbers(state), state.canary) == ((1, None, 0), None)
-    assert (await list_history(seeded, "forte"))[0].detail == (
-        "the canary of version 2 ended, version 1 stays: too slow"
-    )
-
-
-async def add_accounts(store: Store, count: int) -> list[str]:
-    """Accounts of which the last is suspended. The ids of the others."""
-    made = [Account(f"acct_{number}", f"{number}@example.com", "forte", 0, 0, NOW_MS) for number in range(count)]
-    made[-1] = msgspec.structs.replace(made[-1], suspended_at=NOW_MS)
-
-    def add(tx: Transaction) -> None:
-        for one in made:
-            accounts.add(tx, one, "")
-
-    await store.transact(add)
-    return [one.id for one in made[:-1]]
-
-
-async def test_a_canary_says_how_many_accounts_its_share_has(seeded: Store) -> None:
-    """It is the number of active accounts that the candidate serves; of very many accounts it is an estimate."""
-    assert await count_share(seeded, await class_state(seeded)) is None
-    ids = await add_accounts(seeded, 61)
-    state = await force(seeded, share=25)
-    served = sum(bucket_of(one, "forte", 2) < 2_500 for one in ids)
-    situation = await get_situation(seeded, "forte", RULES)
-    assert situation.share_accounts == await count_share(seeded, state) == ShareAccounts(served, 60, is_exact=True)
-    assert ("share", f"{served} of 60 active accounts") in situation.canary_numbers
-    assert await count_share(seeded, state, 59) == ShareAccounts(15, 60, is_exact=False)
-    assert str(ShareAccounts(0, 12, is_exact=True)) == "none of 12 active accounts"
-    assert str(ShareAccounts(400, 8_000, is_exact=False)) == "about 400 of 8,000 active accounts"
-
-
 async def test_a_rollback_goes_to_what_was_served(seeded: Store) -> None:
-    """Not to the candidate of a canary that failed; a second rollback needs a number."""
-    await force(seeded, share=5)
-    await roll_back(seeded, "forte", RULES, RollbackOrder(), "ann", NOW_MS)
+    """A second rollback needs a number, of a version whose provider the config has."""
+    await force(seeded)
     await force(seeded, THIRD)
-    state = await roll_back(seeded, "forte", RULES, RollbackOrder(), "ann", NOW_MS)
-    assert numbers(state) == (1, None, 0)
-    with pytest.raises(ControlError, match=r"rolled back to version 1 already.*--to NUMBER"):
+    assert (await roll_back(seeded, "forte", RULES, RollbackOrder(), "ann", NOW_MS)).version.number == 2
+    with pytest.raises(ControlError, match=r"rolled back to version 2 already.*--to NUMBER"):
         await roll_back(seeded, "forte", RULES, RollbackOrder(), "ann", NOW_MS)
     with pytest.raises(ControlError, match="has no version 9"):
         await roll_back(seeded, "forte", RULES, RollbackOrder(to=9), "ann", NOW_MS)
     with pytest.raises(ControlError, match="provider 'acme'"):
         await roll_back(seeded, "forte", ClassRules(), RollbackOrder(to=3), "ann", NOW_MS)
-    assert (await roll_back(seeded, "forte", RULES, RollbackOrder(to=3), "ann", NOW_MS)).version.routes == (THIRD,)
+    assert (await roll_back(seeded, "forte", RULES, RollbackOrder(to=1), "ann", NOW_MS)).version.routes == (OLD,)
 
 
 async def test_the_same_candidate_has_one_version(seeded: Store) -> None:
     """Promoted again with the same routes and character it keeps its number; another setting makes a new version."""
-    await force(seeded, share=5)
+    assert (await force(seeded)).version.number == 2
     await roll_back(seeded, "forte", RULES, RollbackOrder(), "ann", NOW_MS)
-    assert numbers(await force(seeded, share=5)) == (1, 2, 5)
-    await roll_back(seeded, "forte", RULES, RollbackOrder(), "ann", NOW_MS)
-    assert numbers(await force(seeded)) == (2, None, 0)
-    assert numbers(await force(seeded, THIRD)) == (3, None, 0)
-    assert numbers(await force(seeded)) == (2, None, 0)
+    assert (await force(seeded)).version.number == 2
+    assert (await force(seeded, THIRD)).version.number == 3
+    assert (await force(seeded)).version.number == 2
     assert [one.detail for one in (await list_history(seeded, "forte"))[:1]] == [
         "version 2 instead of 3: acme/huge; FORCED past the gate: a test"
     ]
-    assert numbers(await force(seeded, OLD)) == (1, None, 0), "a version of the config, too"
-    assert numbers(await force(seeded, msgspec.structs.replace(NEW, weight=3, max_output_tokens=100)))[0] == 4
+    assert (await force(seeded, OLD)).version.number == 1, "a version of the config, too"
+    assert (await force(seeded, msgspec.structs.replace(NEW, weight=3, max_output_tokens=100))).version.number == 4
     assert [one.number for one in await list_versions(seeded, "forte")] == [4, 3, 2, 1]
 
 
@@ -273,41 +218,41 @@ async def test_a_first_promotion_to_what_the_config_once_said_is_a_version(seede
 
     await seeded.transact(configure)
     state = await force(seeded, OLD)
-    assert (numbers(state), state.was_promoted) == ((3, None, 0), True)
+    assert (state.version.number, state.was_promoted) == (3, True)
 
 
 async def test_a_promotion_to_an_older_number_can_be_rolled_back(seeded: Store) -> None:
     """Only a rollback is not rolled back without a number, whatever the numbers of the versions are."""
     await force(seeded)
     await force(seeded, THIRD)
-    assert numbers(await force(seeded)) == (2, None, 0)
+    assert (await force(seeded)).version.number == 2
     await force(seeded, THIRD)
-    assert numbers(await force(seeded))[0] == 2
-    assert numbers(await roll_back(seeded, "forte", RULES, RollbackOrder(), "ann", NOW_MS))[0] == 3
+    assert (await force(seeded)).version.number == 2
+    assert (await roll_back(seeded, "forte", RULES, RollbackOrder(), "ann", NOW_MS)).version.number == 3
     with pytest.raises(ControlError, match=r"rolled back to version 3 already.*--to NUMBER"):
         await roll_back(seeded, "forte", RULES, RollbackOrder(), "ann", NOW_MS)
 
 
-async def test_a_rollback_does_not_serve_the_candidate_of_a_canary_that_failed(seeded: Store) -> None:
-    """It needs a promotion, and so its gate, whatever is served meanwhile. Versions that were served do not."""
-    await force(seeded, share=5)
-    await roll_back(seeded, "forte", RULES, RollbackOrder(), "ann", NOW_MS)
-    with pytest.raises(ControlError, match=r"newer than version 1.*promote forte --candidate acme/huge"):
-        await roll_back(seeded, "forte", RULES, RollbackOrder(to=2), "ann", NOW_MS)
+async def test_a_rollback_needs_an_older_version_that_was_served(seeded: Store) -> None:
+    """A newer version, and one that a command recorded from another config, need a promotion, and so its gate."""
+    await force(seeded)
     await force(seeded, THIRD)
-    await force(seeded, msgspec.structs.replace(THIRD, context_tokens=4000))
-    with pytest.raises(ControlError, match=r"Version 2 .*never served every.*promote forte --candidate acme/huge"):
+    await roll_back(seeded, "forte", RULES, RollbackOrder(to=1), "ann", NOW_MS)
+    with pytest.raises(ControlError, match=r"Version 2 .*newer than version 1.*promote forte --candidate acme/huge"):
         await roll_back(seeded, "forte", RULES, RollbackOrder(to=2), "ann", NOW_MS)
+    recorded = msgspec.structs.replace(VERSION, character="Be brief.")
+    await seeded.transact(lambda tx: class_versions.add(tx, recorded))
+    await force(seeded, msgspec.structs.replace(THIRD, context_tokens=4000))
+    with pytest.raises(ControlError, match=r"Version 4 .*was never served.*promote forte --candidate acme/large"):
+        await roll_back(seeded, "forte", RULES, RollbackOrder(to=4), "ann", NOW_MS)
     for number in (3, 1):
-        assert numbers(await roll_back(seeded, "forte", RULES, RollbackOrder(to=number), "ann", NOW_MS))[0] == number
+        state = await roll_back(seeded, "forte", RULES, RollbackOrder(to=number), "ann", NOW_MS)
+        assert state.version.number == number
 
 
 async def test_the_built_in_default_decides_until_a_promotion(seeded: Store) -> None:
     """A class that the config does not pin, and that is not adopted, is the store's only after that."""
     assert (await get_situation(seeded, "forte", RULES)).is_built_in
-    await force(seeded, share=5)
-    assert ("accounts seen", "none yet") in (await get_situation(seeded, "forte", RULES)).canary_numbers
-    await roll_back(seeded, "forte", RULES, RollbackOrder(), "ann", NOW_MS)
     await force(seeded)
     assert not (await get_situation(seeded, "forte", RULES)).is_built_in
 
@@ -337,12 +282,12 @@ async def test_of_two_operators_one_wins(seeded: Store) -> None:
 async def test_a_page_that_is_out_of_date_changes_nothing(seeded: Store) -> None:
     """A rollback that was decided on an older state is refused with what happened since."""
     await force(seeded)
-    order = RollbackOrder(seen=Seen(1))
+    order = RollbackOrder(seen=1)
     with pytest.raises(ControlError, match=r"class\.promote: version 2 instead of 1"):
         await roll_back(seeded, "forte", RULES, order, "bob", NOW_MS)
 
 
-@pytest.mark.parametrize("step", ["adopt", "promote", "canary", "rollback"])
+@pytest.mark.parametrize("step", ["adopt", "promote", "rollback"])
 async def test_kill_leaves_one_whole_version(seeded: Store, url: str, step: str) -> None:
     """A process that is killed in the middle of a change leaves the state, the versions and the log as before."""
     if step == "rollback":
@@ -362,5 +307,5 @@ async def test_kill_leaves_one_whole_version(seeded: Store, url: str, step: str)
         at += 2
     after, versions, events = await all_of_it()
     assert (at > 5, events - before[2]) == (True, 1)
-    assert versions - before[1] == (step in ("promote", "canary"))
+    assert versions - before[1] == (step == "promote")
     assert after.revision == before[0].revision + 1

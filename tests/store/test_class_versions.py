@@ -112,9 +112,9 @@ async def test_a_class_that_is_not_pinned_is_the_stores_after_a_promotion(store:
 
 
 async def test_a_command_with_another_config_changes_nothing_that_is_served(store: Store) -> None:
-    """An evaluation records the routes of its own config as a version; the service and its canary go on."""
+    """An evaluation records the routes of its own config as a version; the service goes on."""
     await resolve_forte(store, configured(is_pinned=False))
-    await switch(store, route=OTHER, share=5)
+    await switch(store, route=OTHER)
     [running] = await class_versions.read_states(store)
     handed_back = msgspec.structs.replace(running, is_adopted=False)
     assert await store.transact(lambda tx: class_versions.change_state(tx, handed_back, 2))
@@ -124,20 +124,6 @@ async def test_a_command_with_another_config_changes_nothing_that_is_served(stor
     found = await resolve(store, {"forte": ConfiguredClass(other, is_pinned=True)}, PROVIDERS, 3, process=None)
     assert (found["forte"].version.number, found["forte"].version.character) == (3, "another")
     assert await class_versions.read_states(store) == [before]
-
-
-async def test_routes_in_the_config_end_a_canary(store: Store) -> None:
-    """A class that the config pins and that nobody adopted has no candidate."""
-    await resolve_forte(store, configured(is_pinned=False))
-    await switch(store, route=OTHER, share=5)
-    state = await resolve_forte(store)
-    assert state.candidate, "the switch has adopted it"
-    handed_back = msgspec.structs.replace(state, is_adopted=False)
-    assert await store.transact(lambda tx: class_versions.change_state(tx, handed_back, 2))
-    ended = await resolve_forte(store)
-    assert (ended.candidate, ended.share, ended.version.number) == (None, 0, 1)
-    [event, *_] = await audit_events.list_newest(store)
-    assert (event.event, event.detail) == ("class.config", "version 1 for every account; the canary of version 2 ended")
 
 
 async def test_processes_with_different_configs_do_not_take_turns(store: Store) -> None:
@@ -173,11 +159,10 @@ async def test_a_class_that_is_handed_back_is_the_configs_again(store: Store) ->
     assert [one.version.number for one in await class_versions.read_states(store)] == [1]
 
 
-@pytest.mark.parametrize("share", [0, 5])
-async def test_a_missing_provider_is_named(store: Store, share: int) -> None:
+async def test_a_missing_provider_is_named(store: Store) -> None:
     """Nothing is recorded then; the sentence says what to define, or how to go back."""
     await resolve_forte(store)
-    await switch(store, route=OTHER, share=share)
+    await switch(store, route=OTHER)
     mezzo = ClassVersion(class_id="mezzo", routes=(LARGE,), character="")
     given = {**configured(), "mezzo": ConfiguredClass(mezzo, is_pinned=True)}
     with pytest.raises(ControlError, match=r"needs the provider 'other'.*'cadenza class rollback forte'"):

@@ -32,7 +32,7 @@ from tests.store.moves import (
     take,
     writing,
 )
-from tests.store.rows import DOLLAR_NANO, NOW_MS, add_account, rows_of
+from tests.store.rows import DOLLAR_NANO, NOW_MS, add_account, rows_of, run_sql
 
 EMAIL = "acct_a@example.org"
 DAY_MS = 24 * 60 * 60 * 1000
@@ -188,9 +188,11 @@ async def test_a_low_balance_is_told_once(store: Store, url: str) -> None:
     assert await watchers[0].poll(NOW_MS) == 1
 
 
-async def test_a_new_account_is_not_low(store: Store) -> None:
-    """An account that never made a request is not told that its credit is low."""
-    await fund(store, 0)
+async def test_who_cannot_use_credit_is_not_told(store: Store) -> None:
+    """An account that never made a request, or is suspended, is not told that its credit is low."""
+    await fund(store, 0, "b")
+    await spent_account(store)
+    await run_sql(store, "UPDATE accounts SET suspended_at = 1 WHERE id = 'acct_a'")
     mailbox = Mailbox()
     assert await LowBalanceNotices(store, mailbox.send, make_log(), None).poll(NOW_MS) == 0
 

@@ -13,7 +13,7 @@ import pytest
 from cadenza.fleet import presence
 from cadenza.fleet.changes import make_change
 from cadenza.fleet.presence import HeartbeatBounds
-from cadenza.store.postgres.store import PostgresStore
+from cadenza.parts.postgres.store import PostgresStore
 from cadenza.store.store import Store
 from cadenza.store.tables import keys
 from tests.postgres import Postgres

@@ -10,8 +10,8 @@ import pytest
 from cadenza.core.records import Usage
 from cadenza.ledger.rules import Ended, Held
 from cadenza.ledger.writer import LedgerWriter
-from cadenza.store.postgres.connection import PostgresBounds
-from cadenza.store.postgres.store import PostgresStore
+from cadenza.parts.postgres.connection import PostgresBounds
+from cadenza.parts.postgres.store import PostgresStore
 from cadenza.store.schema import marks
 from cadenza.store.store import Store, StoreUnavailable
 from tests.store.aside import transaction

@@ -38,6 +38,11 @@ async def test_requests_without_tokens_cost_nothing(store: Store) -> None:
     assert counts == ModelCounts(1, 100, 0, 10, 0, 1, 1, 0)
 
 
+def test_the_percent_is_of_what_has_a_known_cost() -> None:
+    """What requests with an unknown cost earned is neither in the margin nor in what it is a part of."""
+    assert (MarginSums(3, 100, 30, 1, 40).percent, MarginSums(1, 40, 0, 1, 40).percent) == (50.0, None)
+
+
 async def test_attempts_are_added_up(store: Store) -> None:
     """Processes add to the same sums; a span has its days only; what was not written is counted again."""
     counts = AttemptCounts(lambda: DAY * DAY_MS)

@@ -3,20 +3,24 @@
 import asyncio
 import itertools
 from collections.abc import Callable, Mapping
-from importlib.metadata import version
+from importlib import import_module
+from importlib.metadata import version as program_version
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from sqlalchemy import Connection, create_engine, inspect
+from sqlalchemy import Connection, create_engine, inspect, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from cadenza.control.store.prepare import prepare_store, require_store
-from cadenza.core.records import Usage
+from cadenza.core.classes import ClassVersion
+from cadenza.core.records import Route, Usage
 from cadenza.ledger.rules import Ended, Held
 from cadenza.store.migrate import SchemaState, migrate, schema_state
 from cadenza.store.schema import metadata
+from cadenza.store.statements import Statement
 from cadenza.store.store import REVISION_TABLE, Store, StoreUnavailable
+from cadenza.store.tables import audit_events, class_versions, epochs
 from tests.cli.program import Done, run
 from tests.next_release import HEAD, NEXT, next_release
 from tests.store.aside import aside
@@ -122,12 +126,30 @@ async def test_a_migration_that_breaks_a_running_process_is_refused(store: Store
     async with present(store) as process:
         refused = await migrate_to_next(tmp_path, url, breaks=True)
         assert (refused.returncode, "Nothing was changed" in refused.stderr) == (1, True), refused
-        assert f"{process.name} (version {version('cadenza')}, schema {HEAD}, host " in refused.stderr
+        assert f"{process.name} (version {program_version('cadenza')}, schema {HEAD}, host " in refused.stderr
         assert "proc_dead" not in refused.stderr
         assert (await schema_state(store)).state == "current"
     done = await migrate_to_next(tmp_path, url, breaks=True)
     assert done.returncode == 0, done.stderr
     assert (await schema_state(store)).state == "ahead"
+
+
+async def test_a_canary_ends_at_the_upgrade(store: Store) -> None:
+    """The version from before serves every account, the audit log says so, and processes read the class again."""
+    version = ClassVersion(class_id="forte", routes=(Route("acme", "large", 1000, 100),), character="")
+    await store.transact(lambda tx: class_versions.add_state(tx, class_versions.add(tx, version), 1))
+    await run_sql(store, "UPDATE class_states SET candidate = 2, share = 5, canary = '{}'")
+    before = await epochs.current(store, epochs.CLASSES)
+    module = import_module("cadenza.store.migrations.versions.0003_no_canaries")
+    for _ in range(2):  # it finds nothing to do when it is run again
+        await store.transact(lambda tx: module.upgrade("", lambda sql: tx.change(Statement(text(sql)), {})))
+    row = await store.row(Statement(text("SELECT version, candidate, share, canary, revision FROM class_states")), {})
+    assert row
+    assert tuple(row) == (1, None, 0, None, 2)
+    assert await epochs.current(store, epochs.CLASSES) == before + 1
+    [event] = await audit_events.list_newest(store)
+    assert (event.actor, event.event, event.subject) == ("migration", "class.rollback", "forte")
+    assert event.detail == "the canary of version 2 ended, version 1 stays: there are no canaries now"
 
 
 async def migrate_to_next(folder: Path, url: str, *, breaks: bool = False) -> Done:

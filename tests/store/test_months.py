@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 import pytest
 
 from cadenza.control.money import months
+from cadenza.control.money.margins import report_margin
 from cadenza.control.money.months import check_all, close_month, report_month, verify_month
 from cadenza.control.money.statement import check_ledger
 from cadenza.core.errors import ControlError
@@ -127,6 +128,7 @@ async def test_a_late_entry_is_dated_in_the_first_open_month(used: Store) -> Non
     """Whatever the clock of its writer says: with all of its columns, and the closed month does not change."""
     closed = await close(used, "2026-10")
     await serve(used, "late", OCTOBER)
+    assert (await check_ledger(used)).findings == [], "it reads the first millisecond of the open part"
     await run_sql(used, "UPDATE accounts SET balance_nano = balance_nano + 5, granted_nano = granted_nano + 2")
     values = {**EVERYTHING, "created_at": OCTOBER}
     await used.transact(lambda tx: tx.change(Statement(entries.insert(), *values), values))
@@ -136,6 +138,8 @@ async def test_a_late_entry_is_dated_in_the_first_open_month(used: Store) -> Non
     assert set(EVERYTHING) | {"id", "created_at"} == set(entries.c.keys())
     assert (await verify_month(used, "2026-10")).problems == []
     assert (await report_month(used, "2026-11", LATER)).sums.requests == 2
+    margin = await report_margin(used, month_span("2026-11"), "month")  # with the first entry of its first millisecond
+    assert margin.credit.granted_nano == 2 * COST_NANO - 2
 
 
 async def test_an_entry_by_a_clock_that_is_behind_is_in_its_own_month_only(used: Store) -> None:

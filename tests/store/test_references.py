@@ -1,24 +1,29 @@
 """Idempotent commands: each reference is carried out once, also when the answer to a COMMIT is lost."""
 
 import asyncio
+import contextlib
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 from cadenza.control.account.accounts import create_account
 from cadenza.control.keys import KeyOrder, create_key
 from cadenza.control.money.credit import correct_credit, give_credit
-from cadenza.control.money.transfers import Transfer, record_transfer
+from cadenza.control.money.idempotency import FOR_ALL, digest_of
+from cadenza.control.money.transfers import Transfer, find_transfer, record_transfer
 from cadenza.control.money.vouchers import VoucherOrder, create_vouchers, redeem_voucher
 from cadenza.core.codes import digest_key
 from cadenza.core.errors import ControlError
 from cadenza.core.records import COMMAND_LINE
 from cadenza.ledger import check
 from cadenza.store.schema import audit_events, entries, keys, vouchers
+from cadenza.store.statements import Statement
 from cadenza.store.store import Store, StoreUnavailable, StoreUncertain
 from cadenza.store.tables import accounts
 from tests.cli.program import run_here
@@ -30,6 +35,9 @@ from tests.store.rows import DOLLAR_NANO, NOW_MS, rows_of
 EMAIL = "acct_a@example.org"
 NEW_EMAIL = "new@example.org"
 REFERENCE = "invoice 17"
+
+FORMER = Statement(text("UPDATE command_references SET digest = :former WHERE digest = :new"))
+SPELLED = ("ANNÉE 17-B", "anne\u0301e 17-b", " année  17-b ", "ａｎｎée 17－Ｂ", "année 17\u2011b", "année 17\u2212b")
 
 Order = Callable[[Store, str], Awaitable[Any]]
 
@@ -99,8 +107,6 @@ async def test_a_reference_is_of_one_order(store: Store) -> None:
     await fund(store, DOLLAR_NANO, "b")
     await ORDERS["credit"](store, REFERENCE)
     before = await made(store)
-    upper = await give_credit(store, EMAIL, 7, "", NOW_MS, COMMAND_LINE, REFERENCE.upper())
-    assert (upper.earlier_at, await made(store)) == (NOW_MS, before)
     others: list[Order] = [
         lambda store, reference: give_credit(store, EMAIL, 8, "", NOW_MS, COMMAND_LINE, reference),
         lambda store, reference: give_credit(store, "acct_b@example.org", 7, "", NOW_MS, COMMAND_LINE, reference),
@@ -114,6 +120,32 @@ async def test_a_reference_is_of_one_order(store: Store) -> None:
     assert await made(store) == before
     await give_credit(store, EMAIL, 8, "", NOW_MS, "operator@example.org", REFERENCE)
     assert (await money(store))[0] == DOLLAR_NANO + 7 + 8
+
+
+async def test_a_reference_is_the_same_in_every_spelling(store: Store) -> None:
+    """Case, width, Unicode form, hyphen and spaces make no difference; what 0.1.0 stored is found as it was spelled."""
+    await fund(store, DOLLAR_NANO)
+    for number, name in enumerate(("credit", "transfer")):
+        reference = f"année 17-b{number}"
+        await ORDERS[name](store, reference)
+        before = await made(store)
+        for spelled in SPELLED:
+            with contextlib.suppress(ControlError):
+                await ORDERS[name](store, f"{spelled.rstrip()}{number}")
+            with pytest.raises(ControlError, match="was used before for something else"):
+                await ORDERS["correct"](store, f"{spelled.rstrip()}{number}")
+        assert await made(store) == before
+        for spelled in ("annee 17-b", "année 17b", "année17-b", "année 17 -b"):
+            await ORDERS["correct"](store, f"{spelled}{number}")
+    spelled = "inv\u201117"
+    await ORDERS["transfer"](store, spelled)
+    before = await made(store)
+    digests = {"new": digest_of(FOR_ALL, spelled), "former": sha256(f"{FOR_ALL}\0{spelled}".encode()).digest()}
+    await store.transact(lambda tx: tx.change(FORMER, digests))
+    assert await find_transfer(store, spelled)
+    with pytest.raises(ControlError, match="was recorded at"):
+        await ORDERS["transfer"](store, spelled)
+    assert await made(store) == before
 
 
 async def test_a_reference_of_a_transfer_is_no_other(store: Store) -> None:

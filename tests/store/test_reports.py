@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 from sqlalchemy import text
 
-from cadenza.store.postgres.store import PostgresStore
+from cadenza.parts.postgres.store import PostgresStore
 from cadenza.store.report_turns import REPORTS_MAX, WAITING_MAX, ReportTurns
 from cadenza.store.statements import Statement
 from cadenza.store.store import ReportsBusy, Row, Store, Transaction

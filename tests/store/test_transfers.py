@@ -20,14 +20,17 @@ from cadenza.core.errors import ControlError
 from cadenza.core.records import COMMAND_LINE, Usage
 from cadenza.core.spans import DAY_MS, day_of
 from cadenza.ledger.payments import PaymentDay
+from cadenza.ledger.rules import Held
 from cadenza.store.schema import entries
 from cadenza.store.store import Store
 from cadenza.store.tables.audit_events import list_newest
-from tests.store.moves import fund, opened
+from tests.store.moves import fund, make_hold, make_outcome, money, opened, writing
 from tests.store.rows import DOLLAR_NANO, NOW_MS, rows_of
 from tests.store.test_debts import CENT_NANO, cents
 from tests.store.test_kinds_of_credit import EMAIL, newest, spend, split
 
+TRIES = 5
+CENT_TOKENS = 10**6  # a hold for them is a cent, and the reserve some cents
 LATER_MS = NOW_MS + 31 * DAY_MS
 INVOICE = Transfer(10 * DOLLAR_NANO, "INV-17", "seats of May")
 
@@ -156,6 +159,26 @@ async def test_what_was_spent_of_a_refunded_transfer_is_a_debt(store: Store, url
     await erase_account(store, EMAIL, COMMAND_LINE, NOW_MS)
     await refund_transfer(store, TransferRefund("INV-18", None, "closed"), COMMAND_LINE, NOW_MS)
     assert await cents(store) == (0, 0, 500)
+
+
+async def test_a_refund_waits_for_unused_reserves(store: Store) -> None:
+    """What a process has reserved and does not use is taken at once. A process that is too busy leaves a debt."""
+    await fund(store, 0)
+    async with writing(store) as (writer, _):
+        for attempt in range(TRIES):
+            reference, request = f"INV-{attempt}", make_hold(f"r{attempt}", prompt_tokens=CENT_TOKENS)
+            await record(store, Transfer(10 * DOLLAR_NANO, reference))
+            held = await writer.hold(request)
+            assert isinstance(held, Held)
+            balance_nano, reserved_nano = await money(store)
+            part_nano = (balance_nano - held.amount_nano) // CENT_NANO * CENT_NANO
+            assert balance_nano - reserved_nano < part_nano
+            await refund_transfer(store, TransferRefund(reference, part_nano, "too much"), "ann", NOW_MS)
+            back = [one for one in await rows_of(store, entries) if one.origin == "return"][-1]
+            await writer.end(make_outcome(f"r{attempt}", Usage(1, 1)))
+            if back.amount_nano == -part_nano:
+                return
+    pytest.fail("each refund left a debt")
 
 
 async def test_a_refund_needs_a_transfer(store: Store) -> None:

@@ -9,11 +9,12 @@ from cadenza.core.money import Price
 from cadenza.core.records import Usage
 from cadenza.core.spans import Span
 from cadenza.core.usage_report import Counters, GroupBy, KeyUsage, Report
-from cadenza.ledger.statement import find_reply_cost
+from cadenza.ledger.statement import NEWEST_MAX, ReplyCost, find_reply_cost
+from cadenza.store import schema
 from cadenza.store.store import Store
 from cadenza.store.tables import keys, usage
 from tests.store.moves import finish, fund, make_hold, take
-from tests.store.rows import DOLLAR_NANO, add_key
+from tests.store.rows import DOLLAR_NANO, add_key, run_sql
 
 DAY_MS = 86_400_000
 NOON_MS = 20_000 * DAY_MS + DAY_MS // 2  # 2024-10-04
@@ -163,3 +164,20 @@ async def test_an_unknown_reply_has_no_cost(store: Store, completion_id: str) ->
     """There is no cost for a reply that is not there, whatever the text of its id."""
     await fund(store, 1)
     assert await find_reply_cost(store, "acct_a", completion_id) is None
+
+
+async def test_a_cost_is_found_by_the_id_of_the_request(store: Store) -> None:
+    """A client that left before the first word knows no other. Only the newest requests of its account are read."""
+    await fund(store, DOLLAR_NANO)
+    await served(store, "r1", NOON_MS, Usage(100, 10))
+    older = {"completion_id": "'c' || n", "request_id": "'older'", "started_at": "n"}
+    names = schema.usage.c.keys()
+    await run_sql(
+        store,
+        f"""WITH RECURSIVE many(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM many WHERE n < {NEWEST_MAX})
+        INSERT INTO usage ({", ".join(names)}) SELECT {", ".join(older.get(one, one) for one in names)}
+        FROM usage, many""",
+    )
+    found = await find_reply_cost(store, "acct_a", "req-r1")
+    assert found == ReplyCost("forte", 100, 0, 10, 1300)
+    assert await find_reply_cost(store, "acct_b", "req-r1") is None

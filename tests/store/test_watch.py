@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
+from cadenza.parts.postgres.store import Listener
 from cadenza.store.address import open_store
-from cadenza.store.postgres.store import Listener
 from cadenza.store.sqlite.store import POLL_INTERVAL_S, SqliteStore
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, StoreUnavailable, Transaction

@@ -16,9 +16,9 @@ import pytest
 from cadenza.core.records import Usage
 from cadenza.ledger.committer import BATCH_MAX
 from cadenza.ledger.rules import Ended, Held
+from cadenza.parts.postgres.connection import PostgresBounds
+from cadenza.parts.postgres.store import PostgresStore
 from cadenza.store.address import open_store
-from cadenza.store.postgres.connection import PostgresBounds
-from cadenza.store.postgres.store import PostgresStore
 from cadenza.store.sqlite.store import SqliteStore
 from cadenza.store.store import Store, StoreBusy, StoreUnavailable
 from tests.postgres import Postgres

@@ -42,6 +42,7 @@ def listing_charges() -> Iterator[ChargeList]:
         def do_GET(self) -> None:
             url = urlsplit(self.path)
             is_known = url.path == "/v1/charges" and self.headers["authorization"].startswith("Bearer sk_test")
+            is_known = is_known and self.headers["stripe-version"] == "2025-09-30.clover"
             body = json.dumps(charges.page(parse_qs(url.query)) if is_known else {}).encode()
             self.send_response(200 if is_known else 401)
             self.send_header("content-length", str(len(body)))

@@ -56,9 +56,12 @@ class StoreStage:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._loop = asyncio.new_event_loop()
+        self._loop = self.make_loop()
         self._store: Store
         self.key = ""
+
+    def make_loop(self) -> asyncio.AbstractEventLoop:
+        return asyncio.new_event_loop()
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[None]:

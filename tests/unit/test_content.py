@@ -48,16 +48,17 @@ NO_CONTENT = {
         "core.config_keys",
     ),
     *("core.margin", "core.money", "core.prices", "core.rates", "core.records", "core.shares"),
-    *("core.spans", "core.usage_report", "evaluation.canaries", "evaluation.canary", "evaluation.drift"),
-    *("evaluation.verdict", "evaluation.watch", "grounding.charges", "grounding.index.folder_files"),
-    *("grounding.index.indexing", "grounding.search.engines.build", "upstreams.dialects", "upstreams.known"),
-    *("upstreams.trial", "web.account", "web.charts", "web.cookies", "web.docs", "web.money", "web.operator"),
+    *("core.spans", "core.usage_report"),
+    *("evaluation.trial", "evaluation.verdict", "grounding.charges"),
+    *("grounding.search.engines.build", "upstreams.dialects", "upstreams.known"),
+    *("web.account", "web.charts", "web.cookies", "web.docs", "web.money", "web.operator"),
     *("web.render", "web.routes", "web.settings", "web.visit"),
 }
 CONTENT = {"control.account.memory", "store.tables.notes", "web.account.memory"}  # in spite of the above: notes
 METADATA = {"account_id", "class_id", "key_id", "model", "object", "provider", "request_id"}
 METADATA_OF = {  # what neither a client nor a model writes: it comes from the config, the program or a fixed set
     "Aliases": {"given"},
+    "Evaluated": {"advice"},
     "AskedSide": {"dialects"},
     "Candidate": {"codec", "languages"},  # a charset
     "ChatCost": {"cost"},
@@ -65,13 +66,11 @@ METADATA_OF = {  # what neither a client nor a model writes: it comes from the c
     "Endpoint": {"headers", "methods", "name", "scope"},
     "EngineApi": {"key_refused", "name", "reasons"},  # words of ours
     "EvaluationOrder": {"actor"},
-    "Folder": {"path", "url"},  # of the operator's documents
     "Model": {"id", "owned_by"},
     "Offer": {"image_classes"},
     "ParserFault": {"error", "module"},  # names of ours, checked by a pattern
     "Probe": {"advice", "detail", "models", "owner", "windows"},
     "Ready": {"url"},
-    "StoredFile": {"digest", "error", "path"},  # of the operator's documents
     "Suite": {"digest", "name"},
     "SuiteRun": {"character", "upstreams"},
     "Task": {"character", "protocol"},  # of the class; a name of ours

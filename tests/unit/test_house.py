@@ -23,9 +23,9 @@ MANY_ATTRIBUTES = {"src/cadenza/observe/metrics.py:Metrics": 33}  # one for each
 READS_QUERIES = {
     "src/cadenza/core/query.py": {"urllib.parse.parse_qsl"},  # the query of a request
     "src/cadenza/web/visit.py": {"urllib.parse.parse_qs", "url"},  # the body of a form; the host of the site
-    "src/cadenza/fleet/valkey/contents.py": {"urllib.parse.parse_qsl"},  # addresses in the config
-    "src/cadenza/fleet/valkey/connection.py": {"urllib.parse.parse_qs"},
-    "src/cadenza/store/postgres/connection.py": {"urllib.parse.parse_qs"},
+    "src/cadenza/parts/valkey/contents.py": {"urllib.parse.parse_qsl"},  # addresses in the config
+    "src/cadenza/parts/valkey/connection.py": {"urllib.parse.parse_qs"},
+    "src/cadenza/parts/postgres/connection.py": {"urllib.parse.parse_qs"},
 }
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.loopback import LoopbackUpstream
-from tests.service import CREDIT_NANO, Service, wait_until
+from tests.service import CREDIT_NANO, Service
 from tests.service_config import RouteSpec, ServiceSpec
 from tests.visitor import Visitor, signed_in
 
@@ -27,7 +27,7 @@ def test_a_service_without_the_parts_says_so(bare: Service) -> None:
     assert "Memory is turned off on this service Replies do not use your notes." in memory
     assert "Memory is on" not in memory
     settings = visitor.get("/settings")
-    assert "This service has no search engine, and no documents to search." in settings.words
+    assert "This service has no search engine." in settings.words
     assert "Memory is turned off on this service." in settings.words
     assert settings.text.count('type="checkbox" disabled') == 2
     kept = {"uses_search": "true", "uses_memory": "true"}
@@ -36,42 +36,6 @@ def test_a_service_without_the_parts_says_so(bare: Service) -> None:
     assert 'title="Attach images" hidden>' in chat
     assert 'name="grounding"' not in chat
     assert "turned off" not in chat
-
-
-def test_an_index_appears(bare: Service) -> None:
-    """Soon the settings offer a search of documents, and the chat a switch for it; the account can end both."""
-    visitor = signed_in(bare, bare.create_account(CREDIT_NANO))
-    index = bare.folder / "data" / "index.db"
-    index.touch()
-    try:
-        offer = "Replies may use what a search of the documents of this service finds."
-        wait_until(lambda: offer in visitor.get("/settings").words, "the index being seen")
-        assert "Web search" not in visitor.get("/settings").words
-        assert 'value="search" checked>Search</label>' in visitor.get("/chat").text
-        visitor.api("PATCH", "/preferences", {"web_search": False})
-        chat = visitor.get("/chat")
-        assert "Search is turned off in your settings" in chat.words
-        assert 'name="grounding"' not in chat.text
-    finally:
-        index.unlink()
-
-
-def test_search_that_the_config_turns_off_is_not_offered(bare: Service) -> None:
-    """The settings say so, and the chat has no switch, although there is an index."""
-    visitor = signed_in(bare, bare.create_account(CREDIT_NANO))
-    index, toml = bare.folder / "data" / "index.db", bare.config.read_text()
-    index.touch()
-    bare.config.write_text(toml.replace(OFF, OFF + "search = false\n"))
-    bare.reload()
-    try:
-        settings = visitor.get("/settings")
-        assert "Search is turned off on this service." in settings.words
-        assert settings.text.count('type="checkbox" disabled') == 2
-        assert 'name="grounding"' not in visitor.get("/chat").text
-    finally:
-        index.unlink()
-        bare.config.write_text(toml)
-        bare.reload()
 
 
 def test_the_price_of_a_search_is_shown(bare: Service) -> None:

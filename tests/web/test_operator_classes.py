@@ -1,7 +1,6 @@
 """The operator's page of a class, and its endpoints: what they show, and a rollback."""
 
 import json
-import re
 from collections.abc import Iterator
 
 import pytest
@@ -10,7 +9,7 @@ from click.testing import CliRunner
 from cadenza.cli import app
 from tests.account import run_command
 from tests.loopback import LoopbackUpstream
-from tests.service import CREDIT_NANO, Service, wait_until
+from tests.service import CREDIT_NANO, Service
 from tests.service_config import RouteSpec, ServiceSpec
 from tests.visitor import Visitor, signed_in
 from tests.web.operators import make_operator
@@ -43,8 +42,8 @@ def change(service: Service, *words: str) -> str:
     return done.output
 
 
-def promote(service: Service, model: str, reason: str, share: str = "100") -> str:
-    words = ["--candidate", f"acme/{model}", "--share", share, "--force", "--reason", reason]
+def promote(service: Service, model: str, reason: str) -> str:
+    words = ["--candidate", f"acme/{model}", "--force", "--reason", reason]
     return change(service, "promote", "forte", *words)
 
 
@@ -69,30 +68,19 @@ def test_unknown_classes_are_not_found(operator: Visitor) -> None:
     assert operator.api("POST", "/operator/classes/fort/rollback", {"version": 1}).status == 404
 
 
-def test_a_canary_is_ended_on_the_page(running: Service, operator: Visitor) -> None:
-    """The page shows the canary, and its button ends it with the reason and the operator in the history."""
-    assert re.search(r"serves 5% of the accounts: (none|\d) of \d+ active", promote(running, "three", "a trial", "5"))
-    found = operator.api("GET", PAGE).json
-    served, tried = found["version"]["number"], found["candidate"]["number"]
-    assert (found["share"], found["candidate"]["routes"][0]["model"]) == (5, "three")
-    counted = found["share_accounts"]
-    assert (counted["of"] >= 1, counted["is_exact"], counted["served"] <= counted["of"]) == (True, True, True)
-    assert f"of {counted['of']} active accounts" in operator.get(PAGE).words
-    [shown] = json.loads(change(running, "show", "forte", "--json"))
-    assert shown["share_accounts"] == counted
-    assert f"of {counted['of']} active accounts" in change(running, "show", "forte")
-    assert f"Canary: version {tried}" in operator.get(PAGE).words
-    listed = f"canary: version {tried} at 5%"  # what the process serves, which follows the store
-    wait_until(lambda: listed in operator.get("/operator/classes").words, "the canary being listed")
-    late = operator.post(f"{PAGE}/rollback", {"version": str(served)})
-    assert (late.status, "has changed meanwhile" in late.words) == (400, True)
-    form = {"version": str(served), "candidate": str(tried), "reason": "too slow"}
+def test_a_rollback_by_the_form(running: Service, operator: Visitor) -> None:
+    """It serves the version from before, with the reason in the history; a form that is out of date changes nothing."""
+    promote(running, "three", "a trial")
+    served = operator.api("GET", PAGE).json["version"]["number"]
+    stale = operator.post(f"{PAGE}/rollback", {"version": "2", "to": "1"})
+    assert (stale.status, "has changed meanwhile" in stale.words) == (400, True)
+    form = {"version": str(served), "to": "2", "reason": "too slow"}
     assert operator.post(f"{PAGE}/rollback", form).location == f"{PAGE}?note=class-rolled-back"
     found = operator.api("GET", PAGE).json
-    assert (found["candidate"], found["share"], found["history"][0]["event"]) == (None, 0, "class.rollback")
-    assert found["history"][0]["detail"].endswith("stays: too slow")
+    assert (found["version"]["number"], found["history"][0]["event"]) == (2, "class.rollback")
+    assert found["history"][0]["detail"].endswith("instead of 3: too slow")
     seen = operator.get(PAGE).text
-    assert (f'<option value="{tried}"' in seen, '<option value="1"' in seen) == (False, True)
+    assert (f'<option value="{served}"' in seen, '<option value="1"' in seen) == (True, True)
 
 
 def test_a_rollback_by_the_endpoint(running: Service, operator: Visitor) -> None:

@@ -3,6 +3,7 @@
 It has no provider keys, no listening socket and no files, writes nothing, and leaves no core dump. Memory and CPU time
 are limited by the system; beyond a limit it dies. Once it has imported what it needs, it gives up the network, other
 programs and files, as far as the system can take them away. It ends when its socket closes, and with its parent.
+It works without a limit that the system refuses; the start of the service warns of those (`refused_limits`).
 """
 
 import os
@@ -17,7 +18,7 @@ from collections.abc import Callable
 import msgspec
 
 from cadenza.children.seccomp import refuse_system_calls
-from cadenza.process import end_with_parent, protect_memory
+from cadenza.process import end_with_parent, protect_memory, set_limit
 
 TASK = struct.Struct("<II")  # how many bytes its head and its body have
 FRAME = struct.Struct("<BI")  # what comes back: its kind, and a number
@@ -45,7 +46,7 @@ def confine(limits: ChildLimits) -> None:
         os._exit(0)
     _, most = resource.getrlimit(resource.RLIMIT_AS)
     memory_bytes = limits.memory_bytes if most == resource.RLIM_INFINITY else min(limits.memory_bytes, most)
-    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+    set_limit(resource.RLIMIT_AS, memory_bytes, memory_bytes)
     os.nice(NICENESS)
 
 
@@ -55,18 +56,18 @@ def enter_sandbox() -> None:
     The parent is told whether the system refuses these calls; where it does not, the limits below still stop most of
     them.
     """
-    resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    set_limit(resource.RLIMIT_NOFILE, 0, 0)
+    set_limit(resource.RLIMIT_FSIZE, 0, 0)
     is_filtered = refuse_system_calls()
     if not is_filtered:
-        resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))  # of no effect for root
+        set_limit(resource.RLIMIT_NPROC, 0, 0)  # of no effect for root
     os.write(0, FRAME.pack(SANDBOXED, is_filtered))
 
 
 def allow_cpu(seconds: int) -> None:
     """Beyond this, the system ends the process with SIGXCPU."""
     limit_s = int(time.process_time()) + 1 + seconds
-    resource.setrlimit(resource.RLIMIT_CPU, (limit_s, resource.RLIM_INFINITY))
+    set_limit(resource.RLIMIT_CPU, limit_s, resource.RLIM_INFINITY)
 
 
 def serve_tasks(serve: Callable[[bytearray, bytearray], bytes], after: Callable[[], object] = lambda: None) -> None:

@@ -10,9 +10,11 @@ from collections.abc import Sequence
 
 import click
 
-from cadenza.cli.console import print_place, say
-from cadenza.cli.lazy import LazyGroup
+from cadenza import parts
 from cadenza.core.errors import ExpectedError
+from cadenza.core.extras import describe_missing, extra_with
+from cadenza.terminal.console import print_place, say
+from cadenza.terminal.lazy import LazyGroup
 
 GC_THRESHOLD = 100_000  # with Python's default, garbage collection takes a tenth of the import time
 SECTIONS = {
@@ -56,7 +58,6 @@ SECTIONS = {
         "class": ("classes.classes", "Classes: what serves them, and its replacement after evaluation."),
         "route": ("routes.routes", "Routes: list them, or keep requests from one for some time."),
         "model": ("model.model", "The embedded model."),
-        "index": ("index.index", "Index the documents of FOLDER for the local search engine."),
     },
     "Watch": {
         "top": (
@@ -70,15 +71,19 @@ SECTIONS = {
     "Maintain": {
         "backup": ("stores.backup", "Copy the store to FILE while the service runs, and check the copy."),
         "migrate": ("stores.migrate", "Create the store, or upgrade it to the current schema."),
-        "retention": ("retention.retention", "What stays of the content that was sent."),
     },
+}
+OF_PARTS = [(part.heading, name) for part in parts.having("commands") for name in part.commands if " " not in name]
+HEADINGS = {
+    heading: " ".join([*section, *(name for under, name in OF_PARTS if under == heading)])
+    for heading, section in SECTIONS.items()
 }
 
 
 @click.group(
     cls=LazyGroup,
     places={name: place for section in SECTIONS.values() for name, place in section.items()},
-    sections={heading: " ".join(section) for heading, section in SECTIONS.items()},
+    sections=HEADINGS,
 )
 @click.version_option(package_name="cadenza", message="cadenza %(version)s")
 def app() -> None:
@@ -89,7 +94,7 @@ def app() -> None:
 
 
 def main(args: Sequence[str] | None = None) -> None:
-    """Run a command. An expected error is one sentence and exit code 1; only a bug shows its place."""
+    """Run a command. An expected error or a missing extra is a sentence and exit code 1; only a bug shows its place."""
     gc.set_threshold(GC_THRESHOLD)
     atexit.register(gc.freeze)  # no collection at exit either: saves 0.2 s
     sys.excepthook = print_place
@@ -97,4 +102,9 @@ def main(args: Sequence[str] | None = None) -> None:
         app(args=args, prog_name="cadenza")
     except (ExpectedError, ValueError) as error:
         say(f"cadenza: {error}")
+        sys.exit(1)
+    except ModuleNotFoundError as error:
+        if (extra := extra_with(error.name)) is None:
+            raise
+        say(f"cadenza: This {describe_missing(extra)}")
         sys.exit(1)

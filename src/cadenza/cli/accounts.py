@@ -2,27 +2,16 @@
 
 import sys
 from pathlib import Path
+from typing import Literal
 
 import click
 
-from cadenza.cli.configured import read_store, settings_option, usable_class, with_store
-from cadenza.cli.console import (
-    AmountCommand,
-    ask,
-    json_option,
-    now_ms,
-    print_list,
-    reference_option,
-    say,
-    say_repeated,
-    to_row,
-)
-from cadenza.cli.lazy import CommandGroup
 from cadenza.config import Settings
 from cadenza.control.account.accounts import (
     create_account,
     get_account,
     list_accounts,
+    remove_second_factors,
     resume_account,
     set_class,
     set_operator,
@@ -33,17 +22,30 @@ from cadenza.control.account.erasure import erase_account
 from cadenza.control.account.export import archive_name, write_to
 from cadenza.control.money.credit import correct_credit, give_credit
 from cadenza.control.money.transfers import Transfer, record_transfer
-from cadenza.control.sign_in.links import print_link
-from cadenza.control.sign_in.second_factor import remove_second_factors
+from cadenza.control.sign_in.links import make_operator_link, print_link
 from cadenza.control.sign_in.sign_up import invite as make_invitation
 from cadenza.core.money import format_dollars, parse_dollars
 from cadenza.core.records import COMMAND_LINE, DEFAULT_CLASS
 from cadenza.store.tables.accounts import Account
 from cadenza.store.tables.links import LinkKind
+from cadenza.terminal.configured import read_store, settings_option, usable_class, with_store
+from cadenza.terminal.console import (
+    AmountCommand,
+    ask,
+    json_option,
+    now_ms,
+    print_list,
+    reference_option,
+    say,
+    say_repeated,
+    to_row,
+)
+from cadenza.terminal.lazy import CommandGroup
+from cadenza.terminal.new_files import new_file
 
 COLUMNS = ("email", "state", "class", "balance", "granted", "held", "debt", "created_at", "id")
 
-LINKS: dict[LinkKind, str] = {"reset": "an hour", "verify": "3 days", "invite": "7 days"}  # how long they work
+LINKS = {"reset": "an hour", "verify": "3 days", "invite": "7 days", "operator": "24 hours"}  # how long they work
 
 email_argument = click.argument("email")
 password_option = click.option("--password-stdin", is_flag=True, help="Read the password from standard input.")
@@ -227,16 +229,21 @@ def resume(email: str, settings: Settings) -> None:
 @click.argument("kind", type=click.Choice(list(LINKS)))
 @click.argument("email", default="")
 @settings_option
-def link(kind: LinkKind, email: str, settings: Settings) -> None:
+def link(kind: Literal[LinkKind, "operator"], email: str, settings: Settings) -> None:
     """Print a link that resets the password of an account, verifies its address, or invites to create one.
 
-    An invitation without EMAIL is for anybody.
+    An invitation without EMAIL is for anybody. The kind operator makes the account of the first operator.
     """
-    if kind != "invite" and not email:
+    if kind not in ("invite", "operator") and not email:
         raise click.UsageError(f"A link of the kind {kind} needs EMAIL.")
     if kind == "invite" and settings.platform.sign_up == "closed":
         raise ValueError('Sign-up is closed: set sign_up = "invite" in [platform] of the config, and restart.')
-    if kind == "invite":
+    if kind == "operator":
+        made = with_store(settings, lambda store: make_operator_link(store, now_ms()))
+        if made is None:
+            raise ValueError("There is an operator already. 'cadenza account operator EMAIL' makes another one.")
+        path = made
+    elif kind == "invite":
         path = with_store(settings, lambda store: make_invitation(store, email, COMMAND_LINE, now_ms()))
     else:
         path = with_store(settings, lambda store: print_link(store, email, kind, COMMAND_LINE, now_ms()))
@@ -260,18 +267,8 @@ def export(email: str, out: str | None, settings: Settings) -> None:
     at_ms = now_ms()
     account = with_store(settings, lambda store: get_account(store, email))
     path = Path(out or archive_name(account, at_ms))
-    try:
-        with path.open("xb") as file:
-            path.chmod(0o600)
-            with_store(settings, lambda store: write_to(file, store, account.email, COMMAND_LINE, at_ms))
-    except FileExistsError:
-        raise ValueError(f"{path} exists already: choose another file with --out.") from None
-    except OSError as error:
-        path.unlink(missing_ok=True)
-        raise ValueError(f"{path} cannot be written: {error.strerror}.") from None
-    except BaseException:
-        path.unlink(missing_ok=True)
-        raise
+    with new_file(path) as file:
+        with_store(settings, lambda store: write_to(file, store, account.email, COMMAND_LINE, at_ms))
     say(f"{path} has everything about {account.email}: {path.stat().st_size:,} bytes. Only its owner should see it.")
 
 

@@ -5,9 +5,6 @@ from collections.abc import Iterable
 import click
 import msgspec
 
-from cadenza.cli.configured import read_store, settings_option, with_store
-from cadenza.cli.console import json_option, now_ms, print_json, print_list, print_table, say, to_row
-from cadenza.cli.lazy import LazyGroup
 from cadenza.config import Settings
 from cadenza.config.classes import class_rules, find_candidate
 from cadenza.control import classes as control
@@ -15,7 +12,6 @@ from cadenza.control.class_diff import RouteChange, VersionDiff, compare_version
 from cadenza.control.class_versions import read_served, unrecorded
 from cadenza.control.classes import (
     ClassSituation,
-    ShareAccounts,
     describe_verdict,
     get_pair,
     get_situation,
@@ -27,8 +23,10 @@ from cadenza.core.formats import rfc3339
 from cadenza.core.records import COMMAND_LINE, Route
 from cadenza.evaluation.suite import load_suite
 from cadenza.store.address import open_store
-from cadenza.store.store import Store
 from cadenza.store.tables.verdicts import EvaluationRecord
+from cadenza.terminal.configured import read_store, settings_option, with_store
+from cadenza.terminal.console import json_option, now_ms, print_json, print_list, print_table, say, to_row
+from cadenza.terminal.lazy import LazyGroup
 
 ROUTE_FIELDS = ("order", "weight", "provider", "model", "context_tokens", "max_output_tokens")
 ROUTE_COLUMNS = (*ROUTE_FIELDS, "continue")
@@ -45,14 +43,10 @@ LATER = {
     "evaluate": ("evaluate.evaluate", "Compare a candidate with what serves a class, on a suite of cases."),
     "price": ("prices.price", "List prices and their changes to come; or change the price of CLASS from a date on."),
     "suite": ("suites.suite", "Suites: files of cases with which classes are evaluated."),
-    "watch": (
-        "watch.watch",
-        "Ask the cheap cases of the class's suite now, and compare the answers with the first watch's.",
-    ),
 }
 
 
-@click.group(cls=LazyGroup, places=LATER)
+@click.group(cls=LazyGroup, places=LATER, words="class")
 def classes() -> None:
     """Classes: what serves them, and its replacement after evaluation."""
 
@@ -62,7 +56,7 @@ def classes() -> None:
 @json_option
 @settings_option
 def show(class_id: str | None, as_json: bool, settings: Settings) -> None:
-    """Show what serves a class now: its version, routes and canary, the newest verdict, and what to do next.
+    """Show what serves a class now: its version and routes, the newest verdict, and what to do next.
 
     Without CLASS, list the routes that serve every class, in the order in which they are tried.
     """
@@ -102,8 +96,7 @@ def history(class_id: str, as_json: bool, settings: Settings) -> None:
 def diff(class_id: str, before: int | None, after: int | None, as_json: bool, settings: Settings) -> None:
     """Show what differs between two versions of a class.
 
-    Without versions: between the one that was served before and the one that is served or, while a canary runs, between
-    the one that is served and the candidate.
+    Without versions: between the one that was served before and the one that is served.
     """
     old, new = read_store(settings, lambda store: get_pair(store, class_id, before, after))
     found = compare_versions(old, new)
@@ -130,18 +123,10 @@ def adopt(class_id: str, undo: bool, settings: Settings) -> None:
 @classes.command()
 @class_argument
 @click.option("--candidate", metavar="PROVIDER/MODEL", required=True, help="The model to promote, as it was evaluated.")
-@click.option(
-    "--share",
-    metavar="PERCENT",
-    type=click.IntRange(1, 100),
-    default=100,
-    show_default=True,
-    help="Below 100: begin a canary with this share of the accounts.",
-)
 @click.option("--force", is_flag=True, help="Skip the gate. Needs --reason, and stays visible in the history.")
 @click.option("--reason", metavar="TEXT", default="", help="Why the gate is skipped.")
 @settings_option
-def promote(class_id: str, candidate: str, share: int, force: bool, reason: str, settings: Settings) -> None:
+def promote(class_id: str, candidate: str, force: bool, reason: str, settings: Settings) -> None:
     """Replace the main routes of a class by a candidate that has passed the gate. Prices and fallbacks stay."""
     if reason and not force:
         raise ValueError("--reason belongs to --force: the reason of a gated promotion is its verdict")
@@ -152,23 +137,13 @@ def promote(class_id: str, candidate: str, share: int, force: bool, reason: str,
         candidate=route,
         suite=suite.name,
         suite_digest=suite.digest,
-        share=share,
         forced=reason if force else None,
     )
-
-    async def act(store: Store) -> tuple[ClassState, ShareAccounts | None]:
-        state = await control.promote(store, class_id, rules, order, COMMAND_LINE, now_ms())
-        return state, await control.count_share(store, state)
-
-    state, counted = with_store(settings, act)
-    if state.candidate:
-        serves = f"serves {state.share}% of the accounts: {counted}"
-        say(f"Version {state.candidate.number} of '{class_id}' {serves}. A canary runs.")
-    else:
-        say(
-            f"Version {state.version.number} of '{class_id}' serves every account. "
-            f"To return to version {state.previous}: cadenza class rollback {class_id}"
-        )
+    state = with_store(settings, lambda store: control.promote(store, class_id, rules, order, COMMAND_LINE, now_ms()))
+    say(
+        f"Version {state.version.number} of '{class_id}' is served. "
+        f"To return to version {state.previous}: cadenza class rollback {class_id}"
+    )
 
 
 @classes.command()
@@ -177,10 +152,10 @@ def promote(class_id: str, candidate: str, share: int, force: bool, reason: str,
 @click.option("--reason", metavar="TEXT", default="", help="Why, for the history.")
 @settings_option
 def rollback(class_id: str, to: int | None, reason: str, settings: Settings) -> None:
-    """Serve an earlier version of a class again or, while a canary runs, end it and keep the incumbent."""
+    """Serve an earlier version of a class again."""
     rules, order = class_rules(settings, class_id), control.RollbackOrder(to=to, reason=reason)
     state = with_store(settings, lambda store: control.roll_back(store, class_id, rules, order, COMMAND_LINE, now_ms()))
-    say(f"Version {state.version.number} of '{class_id}' serves every account.")
+    say(f"Version {state.version.number} of '{class_id}' is served.")
 
 
 @classes.command()
@@ -205,9 +180,7 @@ def _route_row(route: Route) -> dict[str, object]:
     return {**to_row(route, *ROUTE_FIELDS), "continue": route.continues}
 
 
-def _version_row(version: ClassVersion | None) -> dict[str, object] | None:
-    if version is None:
-        return None
+def _version_row(version: ClassVersion) -> dict[str, object]:
     fields = to_row(version, "number", "origin", "created_at", "actor", "verdict_id", "character")
     return {**fields, "routes": [_route_row(route) for route in version.routes]}
 
@@ -218,11 +191,8 @@ def _situation_row(found: ClassSituation) -> dict[str, object]:
         "class": state.version.class_id,
         "version": _version_row(state.version),
         "previous": state.previous,
-        "candidate": _version_row(state.candidate),
-        **to_row(state, "share", "changed_at", "is_adopted"),
+        **to_row(state, "changed_at", "is_adopted"),
         "pin": found.pin or None,
-        "share_accounts": msgspec.to_builtins(found.share_accounts),
-        "canary": dict(found.canary_numbers),
         "verdict": _verdict_row(found.verdict),
         "next_step": found.next_step,
     }
@@ -238,7 +208,7 @@ def _verdict_row(verdict: EvaluationRecord | None) -> dict[str, object] | None:
 
 
 def _print_situation(found: ClassSituation) -> None:
-    state, version = found.state, found.state.version
+    version = found.state.version
     click.secho(f"{version.class_id}: version {version.number}", bold=True, nl=False)
     click.echo(f", recorded {rfc3339(version.created_at)} by {version.actor}")
     by_store = "the built-in default, until a candidate is promoted" if found.is_built_in else "the store"
@@ -247,17 +217,10 @@ def _print_situation(found: ClassSituation) -> None:
     character = version.character.replace("\n", " ")
     more = "…" if len(character) > CHARACTER_CHARS_SHOWN else ""
     click.echo(f"character   {character[:CHARACTER_CHARS_SHOWN]}{more}")
-    if state.candidate:
-        since = rfc3339(state.changed_at)
-        click.echo(f"canary      version {state.candidate.number} serves {state.share}% of accounts since {since}")
-        click.echo("".join(f"            {name}: {value}\n" for name, value in found.canary_numbers), nl=False)
     if found.verdict:
         click.echo(f"verdict     {describe_verdict(found.verdict)}")
     click.echo(f"next        {found.next_step}\n")
     _print_routes(version.routes)
-    if state.candidate:
-        click.echo(f"\nRoutes of the candidate, version {state.candidate.number}:")
-        _print_routes(state.candidate.routes)
 
 
 def _print_routes(routes: Iterable[Route]) -> None:

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import click
 
-from cadenza.cli.configured import read_store, settings_option, usable_class, with_store
-from cadenza.cli.console import now_ms, say
 from cadenza.cli.running_service import address_of
 from cadenza.cli.settings_files import draft_of, merge_settings
 from cadenza.config import Settings
@@ -19,6 +17,8 @@ from cadenza.control.client_settings import CLIENTS, SCOPES, ClientSettings
 from cadenza.control.keys import NAME_CHARS_MAX, KeyOrder, create_key, revoke_key
 from cadenza.core.records import CLASSES
 from cadenza.store.tables.keys import OwnedKey
+from cadenza.terminal.configured import read_store, settings_option, usable_class, with_store
+from cadenza.terminal.console import now_ms, say
 
 ANY_CLASS = "auto"
 ADDRESS = re.compile(r"https?://[\w.:\[\]-]+(/[\w./~-]*)?", re.ASCII)  # nothing that a shell or a file format reads

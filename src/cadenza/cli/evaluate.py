@@ -6,12 +6,12 @@ from pathlib import Path
 import click
 import msgspec
 
-from cadenza.cli.configured import settings_option, with_store
-from cadenza.cli.console import json_option, say
 from cadenza.cli.evaluation_run import EvaluateOptions, run_suite
 from cadenza.config import Settings
 from cadenza.core.money import parse_dollars
 from cadenza.process import protect_memory
+from cadenza.terminal.configured import settings_option, with_store
+from cadenza.terminal.console import json_option, say
 
 RUNS_MAX = 20
 CONCURRENCY_MAX = 64

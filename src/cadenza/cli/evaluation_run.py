@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import click
 import msgspec
 
-from cadenza.cli.console import now_ms, print_json, say, to_row
 from cadenza.cli.verdict_output import ProgressBar, print_gate, print_verdict
 from cadenza.config import Settings
 from cadenza.config.classes import asked_side, class_rules, find_candidate, resolve_classes, served_version
@@ -25,6 +25,7 @@ from cadenza.observe import make_log
 from cadenza.store.store import Store
 from cadenza.store.tables.attempts import add as add_attempts
 from cadenza.store.tables.verdicts import EvaluationRecord, Side
+from cadenza.terminal.console import now_ms, print_json, say, to_row
 from cadenza.upstreams.base import Upstream
 from cadenza.upstreams.billed import BilledUpstream
 
@@ -53,7 +54,7 @@ async def run_suite(store: Store, settings: Settings, options: EvaluateOptions) 
     incumbent = served_version(states, options.class_id)
     candidate = find_candidate(settings, options.class_id, options.candidate)
     asked = (*incumbent.main_routes, candidate)
-    async with running(store, settings, asked, EVALUATION) as upstreams, Graders() as graders:
+    async with running(store, settings, asked) as upstreams, Graders() as graders:
         run = SuiteRun(
             suite=suite,
             character=incumbent.character,
@@ -82,18 +83,16 @@ async def run_suite(store: Store, settings: Settings, options: EvaluateOptions) 
 
 
 @asynccontextmanager
-async def running(
-    store: Store, settings: Settings, routes: Iterable[Route], kind: str
-) -> AsyncIterator[Mapping[str, Upstream]]:
+async def running(store: Store, settings: Settings, routes: Iterable[Route]) -> AsyncIterator[Mapping[str, Upstream]]:
     """The upstreams of these routes, while a command asks them. Their log would run into what it prints.
 
-    Their requests are counted in the store as attempts of this kind.
+    Their requests are counted in the store as attempts of an evaluation.
     """
     upstreams, attempts = build_upstreams(settings, make_log(io.StringIO()), routes), AttemptCounts(now_ms)
     try:
         for upstream in upstreams.values():
             await upstream.start()
-        yield {name: BilledUpstream(upstream, attempts, kind) for name, upstream in upstreams.items()}
+        yield {name: BilledUpstream(upstream, attempts, EVALUATION) for name, upstream in upstreams.items()}
     finally:
         for upstream in upstreams.values():
             await upstream.stop()
@@ -136,6 +135,8 @@ def _print(options: EvaluateOptions, rules: ClassRules, order: EvaluationOrder, 
         print_json([{**fields, "verdict": msgspec.to_builtins(found.verdict), **ratios, "shortfalls": shortfalls}])
         return
     print_verdict(found.verdict, name_routes(order.incumbent), order.candidate.name)
+    for advice in found.advice:
+        click.echo(f"{order.candidate.name}: {advice}")
     is_gates = load_suite(rules.suite).digest == order.run.suite.digest
     other = "" if is_gates else "The gate of this class asks for a verdict on another suite: this one opens no gate."
     print_gate(options.class_id, order.candidate.name, shortfalls, other)

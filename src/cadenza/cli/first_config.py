@@ -16,7 +16,6 @@ from urllib.parse import urlsplit
 import click
 import msgspec
 
-from cadenza.cli.console import ask, say
 from cadenza.config import ConfigError, Settings, load_settings
 from cadenza.config.checks import is_private
 from cadenza.config.parts import build_upstreams
@@ -28,6 +27,7 @@ from cadenza.core.faults import FaultKind
 from cadenza.core.money import TOKENS_PER_PRICE, format_dollars, parse_price
 from cadenza.core.records import DEFAULT_CLASS, Timeouts
 from cadenza.observe import make_log
+from cadenza.terminal.console import ask, say
 from cadenza.upstreams.base import Ask, Collector, Fault
 from cadenza.upstreams.dialects import dialect_of
 from cadenza.upstreams.known import HOSTED, LOCAL, ModelPlace, find_servers, list_models, with_models
@@ -39,7 +39,7 @@ MODELS_SHOWN_MAX = 20
 KNOWN = {place.name: place for place in (*HOSTED, *LOCAL)}
 HEAD = """\
 # Written by `cadenza init`. docs/config.md shows every setting.
-# `cadenza doctor --deep` tries the provider with every kind of request.
+# `cadenza doctor --try` asks the model for one token.
 # The class `forte` also serves `auto`. For `mezzo` and `fortissimo`, add routes of the same form.
 
 """

@@ -6,15 +6,15 @@ from typing import TypeVar
 import click
 from msgspec import UNSET, UnsetType
 
-from cadenza.cli.configured import read_store, settings_option, with_store
-from cadenza.cli.console import json_option, now_ms, print_list, reference_option, say, to_row
-from cadenza.cli.lazy import CommandGroup
 from cadenza.config import Settings
 from cadenza.control.keys import CapOrder, KeyChange, KeyOrder, change_key, create_key, list_keys, revoke_key
 from cadenza.core.formats import rfc3339_or_none
 from cadenza.core.money import format_dollars
 from cadenza.core.records import PERIODS, Period
 from cadenza.store.tables.keys import Key, KeyCap
+from cadenza.terminal.configured import read_store, settings_option, with_store
+from cadenza.terminal.console import json_option, now_ms, print_list, reference_option, say, to_row
+from cadenza.terminal.lazy import CommandGroup
 
 FIELDS = ("id", "name", "prefix", "scopes", "state", "created_at", "expires_at", "last_used_at")  # with --json
 COLUMNS = (

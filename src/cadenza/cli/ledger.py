@@ -7,20 +7,6 @@ from pathlib import Path
 import click
 import msgspec
 
-from cadenza.cli.configured import read_store, settings_option, with_store
-from cadenza.cli.console import (
-    from_option,
-    json_option,
-    month_option,
-    now_ms,
-    print_json,
-    print_list,
-    print_table,
-    say,
-    say_repeated,
-    to_option,
-)
-from cadenza.cli.lazy import LazyGroup
 from cadenza.config import Settings
 from cadenza.control.money.months import Verified, check_all, find_closed_span, verify_month
 from cadenza.control.money.proof import DERIVED, HASHED, verify_file
@@ -34,11 +20,25 @@ from cadenza.core.spans import ALWAYS, Span, parse_dates, parse_span
 from cadenza.core.usage_report import GROUPS, GROUPS_OF_ALL, Report, parse_group
 from cadenza.ledger.export import EXPORT_FIELDS, REQUEST_FIELDS, readable
 from cadenza.store.store import Store
+from cadenza.terminal.configured import read_store, settings_option, with_store
+from cadenza.terminal.console import (
+    from_option,
+    json_option,
+    month_option,
+    now_ms,
+    print_json,
+    print_list,
+    print_table,
+    say,
+    say_repeated,
+    to_option,
+)
+from cadenza.terminal.lazy import LazyGroup
 
 LATER = {"close": ("months.close", "Close a month that is over: nothing in it can change any more.")}
 
 
-@click.group(cls=LazyGroup, places=LATER)
+@click.group(cls=LazyGroup, places=LATER, words="ledger")
 def ledger() -> None:
     """Check the ledger, export it, or close a month of it."""
 

@@ -5,8 +5,6 @@ from pathlib import Path
 
 import click
 
-from cadenza.cli.configured import read_store, settings_option
-from cadenza.cli.console import from_option, json_option, month_option, print_json, print_table, say, to_option
 from cadenza.config import Settings
 from cadenza.control.money.margins import reconcile as reconcile_bill
 from cadenza.control.money.margins import report_margin
@@ -14,6 +12,8 @@ from cadenza.control.money.payments import NANO_PER_CENT
 from cadenza.core.bills import COMPARED, Tolerance
 from cadenza.core.margin import MARGIN_GROUPS, MarginGroup
 from cadenza.core.spans import ALWAYS, parse_dates
+from cadenza.terminal.configured import read_store, settings_option
+from cadenza.terminal.console import from_option, json_option, month_option, print_json, print_table, say, to_option
 
 
 @click.command()

@@ -2,14 +2,14 @@
 
 import click
 
-from cadenza.cli.configured import read_store, settings_option, with_store
-from cadenza.cli.console import json_option, now_ms, print_list, say, to_row
-from cadenza.cli.lazy import CommandGroup
 from cadenza.config import Settings
 from cadenza.control.account.accounts import get_account, get_account_or_only_one
 from cadenza.control.account.memory import add_note, list_notes, remove_note
 from cadenza.store.store import Store
 from cadenza.store.tables.notes import OwnedNote
+from cadenza.terminal.configured import read_store, settings_option, with_store
+from cadenza.terminal.console import json_option, now_ms, print_list, say, to_row
+from cadenza.terminal.lazy import CommandGroup
 
 COLUMNS = ("id", "created_at", "changed_at", "text")
 

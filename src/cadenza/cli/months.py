@@ -1,15 +1,13 @@
 """cadenza report month, and cadenza ledger close."""
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import click
 from msgspec import convert
 
-from cadenza.cli.configured import read_store, settings_option, with_store
-from cadenza.cli.console import json_option, now_ms, print_json, print_table, say, to_row
-from cadenza.cli.lazy import CommandGroup
 from cadenza.config import Settings
 from cadenza.control.money.months import (
     BALANCE_FIELDS,
@@ -32,6 +30,10 @@ from cadenza.core.money import format_dollars
 from cadenza.core.records import COMMAND_LINE
 from cadenza.ledger.check import Violation
 from cadenza.store.store import Store
+from cadenza.terminal.configured import read_store, settings_option, with_store
+from cadenza.terminal.console import json_option, now_ms, print_json, print_table, say, to_row
+from cadenza.terminal.lazy import CommandGroup
+from cadenza.terminal.new_files import new_file
 
 PAYMENT_FIELDS = (
     "id",
@@ -54,9 +56,9 @@ def report() -> None:
 
 @report.command()
 @click.argument("month", metavar="YYYY-MM")
-@click.option("--csv", "file", metavar="FILE", help="Also write the report to this file, as CSV.")
-@click.option("--payments", metavar="FILE", help="Also write the payments and what was returned of any, as CSV.")
-@click.option("--accounts", metavar="FILE", help="Also write the closing balance of every account, as CSV.")
+@click.option("--csv", "file", metavar="FILE", help="Also write the report to this new file, as CSV.")
+@click.option("--payments", metavar="FILE", help="Also write payments and what was returned of any to this new file.")
+@click.option("--accounts", metavar="FILE", help="Also write the closing balance of every account to this new file.")
 @click.option("--verify", "is_compared", is_flag=True, help="Compare the payments with what the provider lists.")
 @json_option
 @settings_option
@@ -83,12 +85,14 @@ def month(  # noqa: PLR0913, PLR0917 its options
 
     found, findings, credited, balances = read_store(settings, read)
     compared = _compare(settings, month) if is_compared else None
-    if file:
-        _write_file(file, REPORT_FIELDS, found.rows())
-    if payments:
-        _write_file(payments, PAYMENT_FIELDS, [to_row(one, *PAYMENT_FIELDS) for one in credited])
-    if accounts:
-        _write_file(accounts, BALANCE_FIELDS, balances)
+    with ExitStack() as stack:  # all of the files, or none
+        for path, fields, rows in (
+            (file, REPORT_FIELDS, found.rows()),
+            (payments, PAYMENT_FIELDS, [to_row(one, *PAYMENT_FIELDS) for one in credited]),
+            (accounts, BALANCE_FIELDS, balances),
+        ):
+            if path:
+                stack.enter_context(new_file(Path(path))).write(csv_table(fields, rows).encode())
     if as_json:
         print_json(found.rows())
     else:
@@ -137,13 +141,6 @@ def _print_report(report: MonthReport) -> None:
     if report.closed and report.closed.hash:
         closed_at = rfc3339(report.closed.closed_at or 0)
         click.echo(f"Closed at {closed_at}, entries: {report.closed.entries}, hash {report.closed.hash.hex()}.")
-
-
-def _write_file(path: str, fields: Sequence[str], rows: Iterable[Mapping[str, object]]) -> None:
-    try:
-        Path(path).write_text(csv_table(fields, rows), encoding="utf-8", newline="")
-    except OSError as error:
-        raise ValueError(f"{path} cannot be written: {error.strerror}.") from None
 
 
 @click.command()

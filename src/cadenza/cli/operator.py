@@ -2,25 +2,17 @@
 
 import click
 
-from cadenza.cli.configured import read_store, settings_option
-from cadenza.cli.console import json_option, print_list, to_row
-from cadenza.cli.lazy import LazyGroup
 from cadenza.config import Settings
 from cadenza.control.operator import list_audit_events
+from cadenza.terminal.configured import read_store, settings_option
+from cadenza.terminal.console import json_option, print_list, to_row
+from cadenza.terminal.lazy import LazyGroup
 
 EVENT_COLUMNS = ("at", "actor", "event", "account", "subject", "detail", "token")
 EVENTS_MAX = 10_000
 
 
-LATER = {
-    "retention": (
-        "retention.audit_command",
-        "Send random words as content, in every place where content can be, and search for them everywhere.",
-    ),
-}
-
-
-@click.group(cls=LazyGroup, places=LATER)
+@click.group(cls=LazyGroup, places={}, words="audit")
 def audit() -> None:
     """The audit log, which says who did what to whom."""
 

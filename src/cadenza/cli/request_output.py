@@ -12,14 +12,14 @@ from collections.abc import Callable
 import click
 import msgspec
 
-from cadenza.cli.configured import read_store
-from cadenza.cli.console import now_ms, say
 from cadenza.config import Settings
 from cadenza.control.requests import OperatorRequest, RequestFilter, RequestFollower, check_filter
 from cadenza.core.formats import rfc3339
 from cadenza.core.money import format_dollars
 from cadenza.store.store import Store, StoreUnavailable
 from cadenza.store.tables.request_details import RecentRequest
+from cadenza.terminal.configured import read_store
+from cadenza.terminal.console import now_ms, say
 
 LABEL_CHARS = 10
 POLL_S = 0.5

@@ -3,12 +3,12 @@
 import click
 import msgspec
 
-from cadenza.cli.configured import read_store, settings_option
-from cadenza.cli.console import json_option, now_ms, print_json
 from cadenza.cli.request_output import follow_requests, print_request
 from cadenza.config import Settings
 from cadenza.control.requests import explain as explain_requests
 from cadenza.control.requests import parse_filter
+from cadenza.terminal.configured import read_store, settings_option
+from cadenza.terminal.console import json_option, now_ms, print_json
 
 LAST_MAX = 1_000
 

@@ -3,15 +3,15 @@
 import click
 
 from cadenza.cli.classes import read_states
-from cadenza.cli.configured import read_store, settings_option, with_store
-from cadenza.cli.console import json_option, now_ms, print_list, say
-from cadenza.cli.lazy import CommandGroup
 from cadenza.config import Settings
 from cadenza.control.routes import rest_route, resume_route
 from cadenza.core.formats import rfc3339, rfc3339_or_none
 from cadenza.core.records import COMMAND_LINE
 from cadenza.core.spans import parse_duration_ms
 from cadenza.store.tables.route_rests import list_since
+from cadenza.terminal.configured import read_store, settings_option, with_store
+from cadenza.terminal.console import json_option, now_ms, print_list, say
+from cadenza.terminal.lazy import CommandGroup
 
 COLUMNS = ("route", "classes", "rests_until", "by")
 route_argument = click.argument("route", metavar="PROVIDER/MODEL")
@@ -62,9 +62,9 @@ def resume(route: str, settings: Settings) -> None:
 
 
 def _classes_by_route(settings: Settings) -> dict[str, list[str]]:
-    """The routes of all classes, each PROVIDER/MODEL, and those of the candidates of canaries."""
+    """The routes of all classes, each PROVIDER/MODEL."""
     found = dict[str, list[str]]()
     for class_id, state in read_states(settings).items():
-        for route in dict.fromkeys(route.name for version in state.versions for route in version.routes):
+        for route in dict.fromkeys(route.name for route in state.version.routes):
             found.setdefault(route, []).append(class_id)
     return found

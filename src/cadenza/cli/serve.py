@@ -2,7 +2,7 @@
 
 import click
 
-from cadenza.cli.console import config_option
+from cadenza.terminal.console import config_option
 
 
 @click.command()

@@ -3,7 +3,8 @@
 A port that is taken and a config with mistakes are found before anything is created. The first start on the built-in
 default creates a demo account; its key and password are printed once and stored only as hashes. While there is neither
 an operator nor an account but that one, each start prints a new link that makes the first operator. These secrets are
-on the screen, which is standard output, and never in the log.
+printed only if standard output is a terminal: otherwise they would stay in the journal of systemd, or in the log of a
+container. Then they are not made, and the screen names the commands that make them.
 """
 
 import os
@@ -21,9 +22,6 @@ import msgspec
 import uvloop
 
 from cadenza.app import WORKERS_FOLDER, App, log_replaced
-from cadenza.cli.configured import load_config, say_backup
-from cadenza.cli.console import now_ms, say
-from cadenza.cli.index import index_problem
 from cadenza.cli.model import DOWNLOAD_MB, install_model
 from cadenza.config import ConfigError, Settings
 from cadenza.config.classes import resolve_classes
@@ -34,15 +32,19 @@ from cadenza.control.keys import KeyOrder, create_key
 from cadenza.control.sign_in.links import make_operator_link
 from cadenza.control.store.prepare import prepare_store
 from cadenza.core.classes import ClassState
-from cadenza.core.money import NANO_PER_DOLLAR
+from cadenza.core.money import NANO_PER_DOLLAR, format_dollars
 from cadenza.core.records import DEFAULT_CLASS
 from cadenza.observe import Log, catch_strays, make_log
 from cadenza.observe.worker_metrics import workers_folder
-from cadenza.process import protect_memory
+from cadenza.process import protect_memory, refused_limits
 from cadenza.server.server import bind, serve_one
 from cadenza.server.workers import Workers
 from cadenza.store.address import open_store
+from cadenza.store.sqlite.lost_commits import find_lost_commits
 from cadenza.store.store import Store
+from cadenza.store.tables.accounts import AccountsFound
+from cadenza.terminal.configured import load_config, say_backup
+from cadenza.terminal.console import now_ms, say
 
 DEMO_EMAIL = "demo@localhost"
 DEMO_CREDIT_NANO = 5 * NANO_PER_DOLLAR
@@ -55,10 +57,10 @@ EXAMPLE = f'{{"model": "auto", "messages": [{{"role": "user", "content": "{QUEST
 class Prepared(msgspec.Struct, frozen=True):
     """What a start found in the store, and the secrets that it made."""
 
-    has_accounts: bool
-    has_operator: bool
-    demo: tuple[str, str] | None  # password and key of the demo account that a first start created
-    operator_path: str | None  # of the link that makes the first operator
+    accounts: AccountsFound
+    has_new_demo: bool  # a first start created the demo account
+    demo: tuple[str, str] | None  # its password and key, for a terminal
+    operator_path: str | None  # of the link that makes the first operator, for a terminal
     classes: dict[str, ClassState]  # what is served
 
 
@@ -82,11 +84,10 @@ def run_service(settings: Settings, host: str, port: int) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the service can reload
     log = make_log()
     catch_strays(log)
-    _print_screen(settings, _base_url(listener), uvloop.run(_prepare(settings, log)))
+    _print_screen(settings, _base_url(listener), uvloop.run(_prepare(settings, log, at_terminal=sys.stdout.isatty())))
     log.info("starting", **start_facts(settings, listener))
-    if problem := index_problem(settings.grounding.search):
-        reason, todo = problem
-        log.warning("local search cannot work", reason=reason, todo=todo)
+    if refused := refused_limits():
+        log.warning("the system refuses limits of a process", limits=refused)
     if settings.server.workers == 1:
         serve_one(App(settings, log), listener)
     else:
@@ -126,50 +127,63 @@ def _bind(host: str, port: int) -> socket.socket:
         ) from None
 
 
-async def _prepare(settings: Settings, log: Log) -> Prepared:
+async def _prepare(settings: Settings, log: Log, *, at_terminal: bool) -> Prepared:
     """Open the store; create the demo account if the built-in default has no account, and the operator's link."""
     store = open_store(settings.store.url)
+    if store.path and (lost := find_lost_commits(store.path)):
+        log.error("the store has lost commits", reason=lost.reason, todo=lost.todo)
     try:
         await prepare_store(store, say_backup)
-        found = await find_accounts(store, besides=DEMO_EMAIL)
-        demo = None if found.has_any or settings.source else await _make_demo(store)
+        found, demo, path = await find_accounts(store, besides=DEMO_EMAIL), None, None
+        has_new_demo = not (found.has_any or settings.source)
+        if has_new_demo:
+            demo = await _make_demo(store, with_key=at_terminal)
         classes = await resolve_classes(store, settings, ServingProcess(replaced=partial(log_replaced, log)))
-        path = None if found.has_others else await make_operator_link(store, now_ms())
-        return Prepared(found.has_any, found.has_operator, demo, path, classes)
+        if at_terminal and not found.has_others:
+            path = await make_operator_link(store, now_ms())
+        return Prepared(found, has_new_demo, demo, path, classes)
     finally:
         await store.close()
 
 
-async def _make_demo(store: Store) -> tuple[str, str]:
+async def _make_demo(store: Store, *, with_key: bool) -> tuple[str, str] | None:
+    """The password and the key, if there is one."""
     password = secrets.token_urlsafe(12)
     await create_account(store, DEMO_EMAIL, password, DEMO_CREDIT_NANO, DEFAULT_CLASS, now_ms())
+    if not with_key:
+        return None
     key, _ = await create_key(store, DEMO_EMAIL, KeyOrder("demo"), now_ms())
     return password, key
 
 
 def _print_screen(settings: Settings, base_url: str, found: Prepared) -> None:
     pages, key = settings.platform.base_url or base_url.removesuffix("/v1"), "$CADENZA_API_KEY"
+    accounts = found.accounts
     lines = [
-        ("Pages", f"{pages}/" + (f"   (sign in as {DEMO_EMAIL})" if found.demo else "")),
+        ("Pages", f"{pages}/" + (f"   (sign in as {DEMO_EMAIL})" if found.has_new_demo else "")),
         ("API", base_url),
         *_model_lines(settings, found.classes),
-        ("Grounding", describe_grounding(settings.grounding, _command())),
+        ("Grounding", describe_grounding(settings.grounding)),
     ]
+    credit = f"{DEMO_EMAIL}, with {format_dollars(DEMO_CREDIT_NANO)} dollars of credit"
     if found.demo:
         password, key = found.demo
-        lines += [
-            ("Account", f"{DEMO_EMAIL}, with 5.00 dollars of credit; password {password}"),
-            ("Key", f"{key}   (shown only this once)"),
-        ]
-    elif found.has_accounts:
+        lines += [("Account", f"{credit}; password {password}"), ("Key", f"{key}   (shown only this once)")]
+    elif found.has_new_demo:
+        lines.append(("Account", f"{credit}; to set its password: {_command()} account password {DEMO_EMAIL}"))
+        lines.append(("Key", f"none yet; to create one: {_command()} key create --account {DEMO_EMAIL}"))
+    elif accounts.has_any:
         lines.append(("Key", f"to create a new one: {_command()} key create --account EMAIL"))
         lines.append(("Accounts", f"{_command()} account list"))
     else:
         lines.append(("Account", f"none yet; to create one: {_command()} account create EMAIL --credit 5.00"))
     if found.operator_path:
         lines.append(("Operator", f"{pages}{found.operator_path}   (makes the operator's account, once, for 24 hours)"))
-    elif not found.has_operator:
+    elif not accounts.has_operator and accounts.has_others:
         lines.append(("Operator", f"none yet; to make an account one: {_command()} account operator EMAIL"))
+    elif not accounts.has_operator:
+        command = f"{_command()} account link operator"
+        lines.append(("Operator", f"none yet; to print a link that makes one, once: {command}"))
     click.echo("\nCadenza is running. Press Ctrl-C to stop it.\n")
     for name, text in lines:
         click.echo(f"  {name:<9} {text}")
@@ -192,17 +206,12 @@ def _model_lines(settings: Settings, classes: Mapping[str, ClassState]) -> list[
     return lines if settings.source else [*lines, hint]
 
 
-def describe_grounding(given: GroundingSettings, command: str) -> str:
+def describe_grounding(given: GroundingSettings) -> str:
     """The sources of grounding that are on, for the start screen."""
     parts = [name for name, is_on in (("files", given.attachments), ("memory", given.memory)) if is_on]
-    match given.search.engine:
-        case "off":
-            return ", ".join(parts) or "turned off in the config"
-        case "local":
-            hint = "" if given.search.index.exists() else f" (none indexed yet: {command} index FOLDER)"
-            return ", ".join([*parts, f"search of local documents{hint}"])
-        case web_engine:
-            return ", ".join([*parts, f"web search by {web_engine}"])
+    if given.search.engine != "off":
+        parts.append(f"web search by {given.search.engine}")
+    return ", ".join(parts) or "turned off in the config"
 
 
 def _base_url(listener: socket.socket) -> str:

@@ -7,12 +7,16 @@ from pathlib import Path
 
 import click
 
-from cadenza.cli.configured import read_store, say_backup, settings_option, use_store
-from cadenza.cli.console import say
+from cadenza import parts
 from cadenza.config import Settings
-from cadenza.control.store.copies import back_up_store, move_store
+from cadenza.control.store.copies import back_up_store
+from cadenza.core.errors import ControlError
+from cadenza.store.address import MoveStore
 from cadenza.store.migrate import migrate as migrate_store
+from cadenza.terminal.configured import read_store, say_backup, settings_option, use_store
+from cadenza.terminal.console import say
 
+NO_MOVE = "A store is carried over from SQLite to Postgres: --from sqlite:///… --to postgresql://…"
 MEGABYTE = 1_000_000
 
 
@@ -38,7 +42,11 @@ def migrate(settings: Settings, source: str | None, target: str | None) -> None:
 
 
 def _move(source: str, target: str) -> None:
-    carried = asyncio.run(move_store(source, target))
+    part = parts.find(target)
+    if not source.startswith("sqlite:") or not part or "move" not in part.has:
+        raise ControlError(NO_MOVE)
+    move: MoveStore = part.load("move").move
+    carried = asyncio.run(move(source, target))
     counts = ", ".join(f"{name}: {rows}" for name, rows in carried.rows.items())
     done = "Carried over" if carried.is_new else "The target has these rows already, and nothing was changed"
     say(f"{done}. Rows of {counts}. Both ledgers are sound.")

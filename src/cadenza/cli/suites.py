@@ -5,9 +5,9 @@ from pathlib import Path
 
 import click
 
-from cadenza.cli.console import json_option, print_json
-from cadenza.cli.lazy import CommandGroup
 from cadenza.evaluation.suite import load_suite
+from cadenza.terminal.console import json_option, print_json
+from cadenza.terminal.lazy import CommandGroup
 
 
 @click.group(cls=CommandGroup)
@@ -23,11 +23,10 @@ def check(file: Path | None, as_json: bool) -> None:
     loaded = load_suite(file)
     tags = Counter(tag for case in loaded.cases for tag in case.tags)
     kinds = Counter(str(grader.__struct_config__.tag) for case in loaded.cases for grader in case.graders)
-    cheap = sum(case.is_cheap for case in loaded.cases)
     if as_json:
-        counts = {"suite": loaded.name, "digest": loaded.digest.hex(), "cases": len(loaded.cases), "cheap": cheap}
+        counts = {"suite": loaded.name, "digest": loaded.digest.hex(), "cases": len(loaded.cases)}
         print_json([{**counts, "tags": dict(sorted(tags.items())), "graders": dict(sorted(kinds.items()))}])
         return
-    click.echo(f"{loaded.name}: {len(loaded.cases)} cases, {cheap} of them cheap, digest {loaded.digest.hex()[:12]}")
+    click.echo(f"{loaded.name}: {len(loaded.cases)} cases, digest {loaded.digest.hex()[:12]}")
     click.echo("By tag: " + ", ".join(f"{name} {count}" for name, count in sorted(tags.items())))
     click.echo("By grader: " + ", ".join(f"{name} {count}" for name, count in sorted(kinds.items())))

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import click
 
-from cadenza.cli.console import print_table, say, to_row
 from cadenza.core.money import format_dollars
 from cadenza.evaluation.runner import RunProgress
 from cadenza.evaluation.verdict import SideSummary, TagSummary, Verdict, describe_decision, show_cost
+from cadenza.terminal.console import print_table, say, to_row
 
 BAR_CHARS = 24
 PLAIN_LINE_S = 5.0  # between lines of progress that is not shown on a terminal

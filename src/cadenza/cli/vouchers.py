@@ -2,8 +2,13 @@
 
 import click
 
-from cadenza.cli.configured import read_store, settings_option, with_store
-from cadenza.cli.console import (
+from cadenza.config import Settings
+from cadenza.control.money.vouchers import VoucherOrder, create_vouchers, list_vouchers, revoke_voucher
+from cadenza.core.formats import rfc3339_or_none
+from cadenza.core.money import format_dollars, parse_dollars
+from cadenza.core.records import COMMAND_LINE
+from cadenza.terminal.configured import read_store, settings_option, with_store
+from cadenza.terminal.console import (
     AmountCommand,
     json_option,
     now_ms,
@@ -12,12 +17,7 @@ from cadenza.cli.console import (
     say,
     to_row,
 )
-from cadenza.cli.lazy import CommandGroup
-from cadenza.config import Settings
-from cadenza.control.money.vouchers import VoucherOrder, create_vouchers, list_vouchers, revoke_voucher
-from cadenza.core.formats import rfc3339_or_none
-from cadenza.core.money import format_dollars, parse_dollars
-from cadenza.core.records import COMMAND_LINE
+from cadenza.terminal.lazy import CommandGroup
 
 COLUMNS = ("prefix", "amount", "state", "created_at", "expires_at", "redeemed_at", "redeemed_by", "note", "id")
 

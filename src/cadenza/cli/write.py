@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from cadenza.cli import SECTIONS, app
-from cadenza.cli.console import CONFIG
-from cadenza.cli.lazy import LazyGroup
+from cadenza.cli import HEADINGS, app
+from cadenza.terminal.console import CONFIG
+from cadenza.terminal.lazy import LazyGroup
 
 CONFIG_OPTION = {"settings", "config"}  # its parameter; the introduction describes it
 RANGE = re.compile(r"(.+)<=x<=(.+)")
@@ -28,7 +28,7 @@ PAGE = """\
 - A command that only reads neither creates nor migrates a store: if the store is missing or has an older schema, the
   command says so. These are all `list` commands, `class show`, `class history`, `class diff`, `class price` without
   options, `usage`, `margin`, `reconcile`, `report month`, `ledger check`, `ledger verify`, `ledger export`, `tail`,
-  `explain`, `backup` and `doctor` (which with `--try` or `--deep` writes how many [trials](months.md#compare-a-bill)
+  `explain`, `backup` and `doctor` (which with `--try` writes how many [trials](months.md#compare-a-bill)
   it made). `retention audit` has a store of its own. Every other command migrates a SQLite store first.
 
 ## Spans of time
@@ -43,9 +43,9 @@ MORE = {  # what explains the commands of a section
     "Start": "[Getting started](start.md), [try a provider](routes.md#try-a-provider)",
     "Accounts and keys": "[Your first team](guides/first-team.md), [keys](platform/keys.md), [accounts](platform.md)",
     "Money": "[Money](money.md), [months](months.md), [vouchers](platform/credit.md#vouchers)",
-    "Models": "[Routes](routes.md), [evaluation](evaluation.md), [local search](grounding/local-search.md)",
+    "Models": "[Routes](routes.md), [evaluation](evaluation.md)",
     "Watch": "[Monitor](monitor.md), [the audit log](platform/operator.md#the-audit-log)",
-    "Maintain": "[Runbook](runbook.md), [Postgres](deploy.md#postgres), [the retention audit](retention-audit.md)",
+    "Maintain": "[Runbook](runbook.md), [Postgres](parts/postgres.md), [the retention audit](parts/retention.md)",
 }
 
 Found = tuple[str, click.Command]
@@ -53,7 +53,8 @@ Found = tuple[str, click.Command]
 
 def commands_page() -> str:
     found = {
-        heading: [one for name in section for one in _commands(app, name)] for heading, section in SECTIONS.items()
+        heading: [one for name in section.split() for one in _commands(app, name)]
+        for heading, section in HEADINGS.items()
     }
     every = [one for section in found.values() for one in section]
     page = PAGE.format(

@@ -12,7 +12,6 @@ from cadenza.core.config_keys import suggest
 from cadenza.core.money import Price
 from cadenza.core.records import Route
 from cadenza.evaluation.runner import AskedSide
-from cadenza.evaluation.watch import WatchedClass
 from cadenza.store.store import Store
 
 
@@ -30,18 +29,6 @@ def served_version(states: Mapping[str, ClassState], class_id: str) -> ClassVers
     if class_id not in states:
         raise ValueError(f"there is no class '{class_id}'; {suggest(class_id, states)}")
     return states[class_id].version
-
-
-def watched_class(settings: Settings, version: ClassVersion) -> WatchedClass:
-    """What a watch of this version needs to know."""
-    one = _class_settings(settings, version.class_id)
-    return WatchedClass(
-        version=version,
-        suite=one.gate.suite,
-        every_s=one.watch.every_hours * 3600 if one.watch.every_hours is not None else None,
-        budget_nano=one.watch.budget_nano,
-        side=asked_side(settings, version.main_routes, version.class_id),
-    )
 
 
 def asked_side(settings: Settings, routes: tuple[Route, ...], class_id: str) -> AskedSide:

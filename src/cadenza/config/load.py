@@ -14,10 +14,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from cadenza import parts
 from cadenza.config.checks import Secret
 from cadenza.config.lines import KeyPath
-from cadenza.config.proxies import proxy_for
-from cadenza.config.reader import ConfigReader, read_file
+from cadenza.config.reader import ConfigReader, PartTable, read_file
 from cadenza.config.settings import (
     DEFAULT_PRICES,
     ENGINE_URLS,
@@ -26,17 +26,18 @@ from cadenza.config.settings import (
     ClassKeys,
     ClassSettings,
     ConfigError,
-    ConfigFile,
     PriceSettings,
     ProviderSettings,
     RouteSettings,
     SearchSettings,
     Sections,
     Settings,
+    file_with,
 )
 from cadenza.core.config_keys import CheckError, suggest
 from cadenza.core.money import Price
 from cadenza.core.records import CLASSES, Route, Timeouts
+from cadenza.parts import Part
 from cadenza.upstreams.dialects import DIALECTS, ENFORCE, Dialect, dialect_of
 
 CONFIG_VARIABLE = "CADENZA_CONFIG"
@@ -95,7 +96,10 @@ def _parse(source_text: str, source: Path | None) -> dict[str, Any]:
 
 
 def _settings(raw: dict[str, Any], reader: ConfigReader, source: Path | None) -> Settings:
-    file = reader.read(ConfigFile, raw)
+    missing = {name: part for name in raw if (part := parts.find(f"[{name}]")) and not part.is_installed}
+    known = {name: one for name, one in raw.items() if name not in missing}
+    declared = file_with(known)
+    file = reader.read(declared, known)
     providers = {name: _provider(name, one, reader) for name, one in file.providers.items()}
     classes = file.classes
     if not providers and not any(one.routes is not None for one in classes.values()):
@@ -103,17 +107,21 @@ def _settings(raw: dict[str, Any], reader: ConfigReader, source: Path | None) ->
         classes = {id_: replace(classes.get(id_, ClassKeys()), routes=(RouteSettings("local"),)) for id_ in CLASSES}
     elif not raw.get("classes"):
         reader.problem(("classes",), f"no class has a route; add lines like these:\n{_example_route(providers)}")
-    site_key, url = _site_key(reader), file.observe.otlp_url
+    site_key = _site_key(reader)
     sections = {name: getattr(file, name) for name in Sections.__struct_fields__} | {
         "providers": providers,
         "store": replace(file.store, url=_store_url(file.store.url, reader.folder)),
         "platform": replace(file.platform, secret_key=site_key),
-        "observe": replace(file.observe, proxy=_proxy(url, ("observe", "otlp_url"), reader)),
         "grounding": replace(file.grounding, search=_search(file.grounding.search, reader)),
     }
     settings = Settings(
         **sections,
         source=source,
+        tables={
+            name: one.completed(reader)
+            for name in declared.__struct_fields__
+            if isinstance(one := getattr(file, name), PartTable)
+        },
         prices={id_: _price(file.prices.get(id_, PriceSettings()), id_, reader) for id_ in DEFAULT_PRICES},
         classes={id_: _class(one, id_, providers, file.character.text, reader) for id_, one in classes.items()},
         costs=_costs(classes, reader),
@@ -121,7 +129,7 @@ def _settings(raw: dict[str, Any], reader: ConfigReader, source: Path | None) ->
         missing_secrets=tuple(reader.missing_secrets),
         missing_models=tuple(_missing_models(providers.values())),
     )
-    return replace(settings, missing_extras=tuple(_missing_extras(settings)))
+    return replace(settings, missing_extras=tuple(_missing_extras(settings, missing)))
 
 
 def _missing_models(providers: Iterable[ProviderSettings]) -> Iterable[str]:
@@ -132,16 +140,12 @@ def _missing_models(providers: Iterable[ProviderSettings]) -> Iterable[str]:
             yield f"providers.{provider.name}: the embedded model is not installed; run 'cadenza model install'."
 
 
-def _missing_extras(settings: Settings) -> Iterable[str]:
-    """A sentence for each setting that needs an extra of the package which is not installed."""
-    needed = {
-        "store.url": (settings.store.url.startswith("postgres"), "postgres", "asyncpg"),
-        "shared_state.url": (settings.shared_state.url != "memory://", "valkey", "hiredis"),
-        "observe.otlp_url": (bool(settings.observe.otlp_url), "otel", "opentelemetry.proto"),
-    }
-    for key, (is_needed, extra, module) in needed.items():
-        if is_needed and not (find_spec(module.partition(".")[0]) and find_spec(module)):
-            yield f"{key}: it needs the extra '{extra}', which is not installed; run: pip install 'cadenza[{extra}]'"
+def _missing_extras(settings: Settings, tables: Mapping[str, Part]) -> Iterable[str]:
+    """A sentence for each setting that needs an extra of the package which is not installed, and for each table."""
+    yield from (f"{name}: {part.missing}" for name, part in tables.items())
+    for key, url in {"store.url": settings.store.url, "shared_state.url": settings.shared_state.url}.items():
+        if (part := parts.find(url)) and not part.is_installed:
+            yield f"{key}: {part.missing}"
 
 
 def _example_route(providers: Mapping[str, ProviderSettings]) -> str:
@@ -183,7 +187,7 @@ def _provider(name: str, given: ProviderSettings, reader: ConfigReader) -> Provi
         name=name,
         dialect=given.dialect or dialect_of(given.base_url or ""),
         authorities=_authorities(given, (*at, "ca_file"), reader),
-        proxy=_proxy(given.base_url, (*at, "base_url"), reader),
+        proxy=reader.proxy(given.base_url, (*at, "base_url")),
     )
 
 
@@ -198,20 +202,13 @@ def _authorities(provider: ProviderSettings, at: KeyPath, reader: ConfigReader) 
     return certificates
 
 
-def _proxy(url: str | None, at: KeyPath, reader: ConfigReader) -> Secret | None:
-    proxy = reader.attempt(at, proxy_for, url, reader.environ) if url else None
-    return Secret(proxy) if proxy else None
-
-
 def _search(given: SearchSettings, reader: ConfigReader) -> SearchSettings:
     url = given.url or ENGINE_URLS.get(given.engine)
     return replace(
         given,
         given=frozenset(),
-        engine=given.engine or "local",
         url=url,
-        wants_index=given.engine == "local" or (not given.engine and "index" in given.given),
-        proxy=_proxy(url, ("grounding", "search", "url"), reader),
+        proxy=reader.proxy(url, ("grounding", "search", "url")),
     )
 
 
@@ -236,7 +233,6 @@ def _class(
     return ClassSettings(
         search_decision=given.search_decision,
         gate=given.gate,
-        watch=given.watch,
         routes=tuple(usable),
         candidates=tuple(filter(None, candidates)),
         character=(own or general or (EMBEDDED_CHARACTER if is_embedded else DEFAULT_CHARACTER)).strip(),

@@ -8,12 +8,13 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Self, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
 from cadenza.config.checks import VARIABLE_NAME, Secret
 from cadenza.config.lines import KeyPath, find_lines
+from cadenza.config.proxies import proxy_for
 from cadenza.core.config_keys import (
     BOOLEAN,
     EXISTING_FILE,
@@ -40,6 +41,11 @@ BY_CLASS = ("prices", "classes")  # tables with one table for each class
 NO_CLASS = {
     RESERVED_CLASS: "this class is reserved and cannot be configured",
     AUTO: "this is not a class: it stands for the class that the account prefers",
+}
+GONE = {  # keys and values of release 0.1.0
+    "engine = local": "there is no search of local documents now: name an engine of the web, or remove the table",
+    "index": "there is no search of local documents now: remove this line",
+    "watch": "there is no watch now: evaluate the class each night instead, and remove this table",
 }
 SECRET_WORDS = {"key", "token", "secret", "password"}
 
@@ -159,6 +165,11 @@ class ConfigReader:
             self.problem(key, str(mistake))
             return None
 
+    def proxy(self, url: str | None, at: KeyPath) -> Secret | None:
+        """The proxy that the environment names for an address."""
+        proxy = self.attempt(at, proxy_for, url, self.environ) if url else None
+        return Secret(proxy) if proxy else None
+
     def problem(self, key: KeyPath, sentence: str) -> None:
         self._problems.setdefault(key, sentence)
 
@@ -188,6 +199,8 @@ class ConfigReader:
         if key.section:
             return self.read(key.section, value, at)
         assert key.check
+        if gone := GONE.get(f"{key.name} = {value}"):
+            raise CheckError(gone)
         found = key.check.read(value)
         if key.shape != "path":
             return found
@@ -227,12 +240,20 @@ class ConfigReader:
         return Secret(value) if value else None
 
 
+class PartTable(ConfigTable, frozen=True):
+    """A table of a part. It is in the settings if the file has it."""
+
+    def completed(self, _reader: ConfigReader) -> Self:
+        """The same, with what its own keys do not say."""
+        return self
+
+
 def _unknown(name: str, keys: Mapping[str, ConfigKey]) -> str:
     """A name like that of a secret is refused with the place where secrets belong."""
     places = [key.name for key in keys.values() if isinstance(key.source, Variable) or key.name.endswith("_key_file")]
     if name.rsplit("_", maxsplit=1)[-1] in SECRET_WORDS:
         return f"a secret must not be in this file; use {' or '.join(places) or 'the environment'}"
-    return f"unknown key; {suggest(name, keys)}"
+    return GONE.get(name) or f"unknown key; {suggest(name, keys)}"
 
 
 def _table(value: object) -> Table:
@@ -242,9 +263,9 @@ def _table(value: object) -> Table:
 
 
 def _switched(switch: Switch, value: object) -> Table:
-    if not isinstance(value, bool):
-        raise CheckError(f"must be true, false, or a table with {switch.name}, not {type_name(value)}")
-    return {} if value else {switch.name: "off"}
+    if value is not False:
+        raise CheckError(f"must be false, or a table with {switch.name}")
+    return {switch.name: "off"}
 
 
 def _tables(value: object) -> list[Table]:

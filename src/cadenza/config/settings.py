@@ -4,13 +4,15 @@ Reading, the messages of mistakes, docs/config.md and the file of `cadenza init`
 without a sentence is filled in by load.py. The repr shows no secret.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
-from msgspec import field
+from msgspec import defstruct, field
 
+from cadenza import parts
 from cadenza.config.checks import (
     ADDRESS,
     ALIASES,
@@ -26,12 +28,12 @@ from cadenza.config.checks import (
     is_private,
     zero,
 )
+from cadenza.config.reader import PartTable
 from cadenza.core.aliases import DEFAULT_ALIASES
 from cadenza.core.classes import ClassVersion, ConfiguredClass, GateLimits
 from cadenza.core.config_keys import (
     DOLLARS,
     EXISTING_FILE,
-    FRACTION,
     PRICE,
     ConfigTable,
     Contents,
@@ -57,14 +59,13 @@ DEFAULT_PRICES = MappingProxyType(
 )
 SENDABLE = ("[ -~]+", "the key must be one line of printable ASCII characters, and nothing else")
 ONE_WORD = ("[!-~]+", "the token must be one word of printable ASCII characters")
-HEADER = r" *[A-Za-z0-9-]+=(?! )[ -+\--~]+"  # without a comma
-HEADERS = (f"{HEADER}(,{HEADER})*", "the value must be headers like: authorization=Bearer TOKEN,x-tenant=1")
 RETENTION_RULE = 'must be exactly "zero": the service starts only if every provider has zero data retention'
 ENGINE_URLS = {"brave": "https://api.search.brave.com", "tavily": "https://api.tavily.com"}
-OF_WEB_ENGINES = ("url", "api_key_env", "allow_networks", "price", "searches_per_day")
 NO_PLAIN_HTTP = "http sends {} unencrypted; use https"
 KIND = one_of("openai", "embedded")
 SITE_KEY_VARIABLE = "CADENZA_SECRET_KEY"
+
+T = TypeVar("T", bound=PartTable)
 
 
 class ConfigError(ExpectedError):
@@ -234,12 +235,7 @@ class RouteSettings(CandidateSettings, frozen=True):
 
 
 class GateSettings(GateLimits, frozen=True, kw_only=True):
-    suite: Annotated[Path | None, EXISTING_FILE, Like("forte.jsonl", is_off=True), "the suite of verdicts and watches; without it, the starter suite"] = None
-
-
-class WatchSettings(ConfigTable, frozen=True):
-    every_hours: Annotated[float | None, above_zero(), Like(24), "ask the cheap cases of its suite so often; without it, never"] = None
-    budget_nano: Annotated[int, DOLLARS, "dollars of one watch, at most"] = field(default=100_000_000, name="budget")
+    suite: Annotated[Path | None, EXISTING_FILE, Like("forte.jsonl", is_off=True), "the suite of verdicts; without it, the starter suite"] = None
 
 
 class AnyClassSettings(ConfigTable, frozen=True, kw_only=True):
@@ -247,7 +243,6 @@ class AnyClassSettings(ConfigTable, frozen=True, kw_only=True):
 
     search_decision: Annotated[Literal["rules", "model"], '"model": the model of the class is asked whether a message needs the web'] = "rules"
     gate: Annotated[GateSettings, "what a verdict must show before its candidate is promoted"] = GateSettings()
-    watch: Annotated[WatchSettings, "of the version that is served"] = WatchSettings()
 
 
 class ClassKeys(AnyClassSettings, frozen=True, kw_only=True):
@@ -272,32 +267,27 @@ class ClassSettings(AnyClassSettings, frozen=True, kw_only=True):
 
 
 class SearchSettings(ConfigTable, frozen=True):
-    """Without an engine, or with `search = true`, the local one is used once it has an index."""
+    """The engine of web search."""
 
-    engine: Annotated[Literal["", "searxng", "brave", "tavily", "local", "off"], one_of("searxng", "brave", "tavily", "local", "off"), Like("searxng"), "without it: the local engine, once it has an index"] = ""
+    engine: Annotated[Literal["searxng", "brave", "tavily", "off"], Like("searxng"), "without a table, none is asked"] = "off"
     url: Annotated[str | None, ADDRESS, Like("http://127.0.0.1:8888"), "of your SearXNG; the others have one"] = None
     api_key_env: Annotated[str | None, Variable("the key of the search engine", "BRAVE_API_KEY", *SENDABLE)] = None
     max_results: Annotated[int, whole(1, 20), "results that are quoted, at most"] = 5
     timeout_s: Annotated[float, above_zero(60), "a search that takes longer is left out"] = 6.0
     price_nano: Annotated[int, DOLLARS, Like("0.005"), "dollars for one search, charged to the account"] = field(default=0, name="price")
     searches_per_day: Annotated[int, whole(1, 1_000_000), "of one account: the burst, and the number that is added in a day"] = 1000
-    index: Annotated[Path, "the file of the local engine, made by `cadenza index`"] = Path("data/index.db")
     allow_networks: Annotated[tuple[str, ...], NETWORKS, Like(["10.20.0.0/16"]), "private addresses whose pages may be read; by default none"] = ()
-    wants_index: bool = False  # the config asks for local search
     api_key: Secret | None = None
     proxy: str | None = None  # to the engine, from the environment
     given: frozenset[str] = frozenset()  # the keys that the file has
 
     def mistakes(self) -> Iterable[tuple[str, str]]:
-        of_web = [name for name in OF_WEB_ENGINES if name in self.given]
-        if not self.engine and self.given and ("index" not in self.given or of_web):
-            yield "engine", 'missing; it must be "searxng", "brave", "tavily", "local" or "off"'
+        if self.given and "engine" not in self.given:
+            yield "engine", 'missing; it must be "searxng", "brave", "tavily" or "off"'
         if self.engine == "searxng" and not self.url:
             yield "url", 'missing; it must be the address of your SearXNG, like "http://127.0.0.1:8888"'
         if self.engine in ENGINE_URLS and not self.api_key_env:
             yield "api_key_env", "missing; it must name the environment variable that has the engine's key"
-        for name in of_web if self.engine == "local" else ():
-            yield name, "the local engine does not use it"
         if self.url and is_public_http(self.url):
             yield "url", NO_PLAIN_HTTP.format("queries")
 
@@ -305,7 +295,7 @@ class SearchSettings(ConfigTable, frozen=True):
 class GroundingSettings(ConfigTable, frozen=True):
     attachments: Annotated[bool, "files in messages are read"] = True
     memory: Annotated[bool, "the notes of the account are used"] = True
-    search: Annotated[SearchSettings, Switch("engine"), "`search = false` in [grounding] turns it off, of local documents too"] = SearchSettings()
+    search: Annotated[SearchSettings, Switch("engine"), "`search = false` in [grounding] turns it off"] = SearchSettings()
 
 
 class PlatformSettings(ConfigTable, frozen=True):
@@ -346,24 +336,6 @@ class PaymentSettings(ConfigTable, frozen=True):
     stripe: Annotated[StripeSettings | None, "without it, credit comes from operators and vouchers"] = None
 
 
-class ObserveSettings(ConfigTable, frozen=True):
-    otlp_url: Annotated[str | None, ADDRESS, Like("http://127.0.0.1:4318"), "an OpenTelemetry collector; /v1/traces and /v1/metrics are added"] = None
-    sample: Annotated[float, FRACTION, "the share of requests that is traced"] = 0.01
-    headers_env: Annotated[str | None, Variable("the headers for the collector", "OTLP_HEADERS", *HEADERS)] = None
-    headers: Secret | None = None
-    proxy: str | None = None
-
-    def mistakes(self) -> Iterable[tuple[str, str]]:
-        if not self.otlp_url:
-            if self != ObserveSettings():
-                yield "", 'it needs otlp_url, the address of a collector, like "http://127.0.0.1:4318"'
-        elif self.otlp_url.endswith(("/v1/traces", "/v1/metrics")):
-            yield "otlp_url", "must be the address before /v1/traces and /v1/metrics, which are added"
-        elif is_public_http(self.otlp_url):
-            words = NO_PLAIN_HTTP.format("headers and traces")
-            yield "otlp_url", f"{words}, or a collector on a private network"
-
-
 class Sections(ConfigTable, frozen=True, kw_only=True):
     """The tables that are used as they are declared."""
 
@@ -378,7 +350,6 @@ class Sections(ConfigTable, frozen=True, kw_only=True):
     mail: Annotated[MailSettings | None, "without it, the command line prints the links that would be sent"] = None
     payments: Annotated[PaymentSettings, "how credit is paid"] = PaymentSettings()
     retention: Annotated[RetentionLimits, "how long things are kept: docs/privacy.md"] = RetentionLimits()
-    observe: Annotated[ObserveSettings, "without it, no traces are sent"] = ObserveSettings()
 
     def mistakes(self) -> Iterable[tuple[str, str]]:
         """Links need the site's address from the config: the Host header of a request can be forged."""
@@ -406,10 +377,15 @@ class Settings(Sections, frozen=True, kw_only=True):
     prices: dict[str, Price]
     classes: dict[str, ClassSettings]
     costs: dict[str, Price] = field(default_factory=dict)  # by provider/model: what a token costs, where a route says it
+    tables: Mapping[str, PartTable] = field(default_factory=dict)  # of parts, by their names in the file
     fault_point: str | None = None
     missing_secrets: tuple[str, ...] = ()
     missing_models: tuple[str, ...] = ()
     missing_extras: tuple[str, ...] = ()
+
+    def of(self, table: type[T]) -> T | None:
+        """The table of a part; None if the file does not have it."""
+        return next((one for one in self.tables.values() if isinstance(one, table)), None)
 
     def retention_of_providers(self) -> dict[str, RetentionBy]:
         return {name: provider.retention_by for name, provider in self.providers.items()}
@@ -441,6 +417,21 @@ class Settings(Sections, frozen=True, kw_only=True):
         self.require_secrets()
         if missing := [*self.missing_models, *self.missing_extras]:
             raise ConfigError(missing, self.source)
+
+
+def file_with(names: Iterable[str]) -> type[ConfigFile]:
+    """The declaration of a file with those of these tables that belong to parts which are installed."""
+    found = ((name, parts.find(f"[{name}]")) for name in names)
+    return _file_with(tuple((name, part.name) for name, part in found if part and part.is_installed))
+
+
+@cache
+def _file_with(tables: tuple[tuple[str, str], ...]) -> type[ConfigFile]:
+    owners = {part.name: part for part in parts.PARTS}
+    fields = [(name, owners[part].load("settings").TABLES[name], None) for name, part in tables]
+    made = defstruct("ConfigFile", fields, bases=(ConfigFile,), frozen=True, kw_only=True)
+    assert issubclass(made, ConfigFile)
+    return made
 
 
 def is_public_http(url: str) -> bool:

@@ -5,8 +5,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from cadenza import parts
 from cadenza.config.reader import BY_CLASS, ConfigKey, Table, keys_of
-from cadenza.config.settings import ConfigFile
+from cadenza.config.settings import file_with
 from cadenza.core.config_keys import DOLLARS, ConfigTable
 from cadenza.core.money import format_dollars
 
@@ -38,7 +39,7 @@ class Off:
 
 def write_config(tables: Mapping[str, Any]) -> str:
     """TOML of tables as `tomllib` reads them, or with values that are Off. Each key has its sentence once."""
-    return "\n".join(_lines(ConfigFile, tables, "", set())).lstrip("\n") + "\n"
+    return "\n".join(_lines(file_with(tables), tables, "", set())).lstrip("\n") + "\n"
 
 
 def _lines(section: type[ConfigTable], table: Mapping[str, Any], path: str, said: set[str]) -> Iterable[str]:
@@ -99,7 +100,7 @@ def _quote(text: str) -> str:
 
 def example_config() -> str:
     """A file with every setting, which a start accepts."""
-    tables = _example(ConfigFile)
+    tables = _example(file_with(parts.TABLES))
     tables["providers"]["local"] = {"kind": "embedded", "retention": "zero"}
     tables["classes"]["forte"]["routes"].append({"provider": "local", "order": 1})
     tables["classes"]["forte"]["candidates"] = [{"provider": "acme", "model": "acme-large-2"}]
@@ -120,7 +121,7 @@ def _example_value(key: ConfigKey) -> object:
 
 
 def settings_page() -> str:
-    return PAGE.format(example=example_config()) + "".join(_page_of(ConfigFile, ""))
+    return PAGE.format(example=example_config()) + "".join(_page_of(file_with(parts.TABLES), ""))
 
 
 def _page_of(section: type[ConfigTable], path: str) -> Iterable[str]:

@@ -132,26 +132,18 @@ def _record(
         return None, ClassState(version=version)
     is_changed = class_versions.change_state(tx, state.serving(version), now_ms)
     assert is_changed, "the state is locked"
-    if found or state.candidate:  # a new version is a record of its own
-        detail = _say_replaced(state, version.number, is_new=found is None)
+    if found:  # a new version is a record of its own
+        detail = f"version {version.number} again, instead of {state.version.number}"
         audit_events.add(tx, AuditEvent(now_ms, CONFIG, "class.config", subject=new.class_id, detail=detail))
     written = class_versions.get_state(tx, new.class_id)
     assert written
     return state, written
 
 
-def _say_replaced(before: ClassState, number: int, *, is_new: bool) -> str:
-    ended = f"; the canary of version {before.candidate.number} ended" if before.candidate else ""
-    if number == before.version.number:
-        return f"version {number} for every account{ended}"
-    return f"version {number} {'' if is_new else 'again, '}instead of {before.version.number}{ended}"
-
-
 def _is_current(state: ClassState, given: ConfiguredClass) -> bool:
     """Whether the state says what the config says."""
     served, wanted = state.version, given.version
-    same = (served.routes, served.character) == (wanted.routes, wanted.character)
-    return same and state.candidate is None
+    return (served.routes, served.character) == (wanted.routes, wanted.character)
 
 
 def require_routes(class_id: str, served: Collection[str]) -> None:
@@ -164,22 +156,22 @@ def require_routes(class_id: str, served: Collection[str]) -> None:
 
 
 def require_providers(state: ClassState, providers: Mapping[str, RetentionBy]) -> None:
-    """ControlError if a provider of the version that is served, or of the candidate, is missing or enforces too little.
+    """ControlError if a provider of the version that is served is missing or enforces too little.
 
     `providers` says of each what makes sure of zero retention.
     """
-    for version in state.versions:
-        if missing := {route.provider for route in version.routes}.difference(providers):
-            class_id, name = version.class_id, min(missing)
-            raise ControlError(
-                f"Version {version.number} of the class '{class_id}' needs the provider '{name}', which the config "
-                f"does not have. Define [providers.{name}], or run 'cadenza class rollback {class_id}'."
-            )
-        if promising := unenforced(version, providers):
-            raise ControlError(
-                f"Version {version.number} of the class '{version.class_id}' demands zero retention by API of the "
-                f"provider '{promising}', whose API does not enforce it. {ENFORCE}"
-            )
+    version = state.version
+    if missing := {route.provider for route in version.routes}.difference(providers):
+        class_id, name = version.class_id, min(missing)
+        raise ControlError(
+            f"Version {version.number} of the class '{class_id}' needs the provider '{name}', which the config "
+            f"does not have. Define [providers.{name}], or run 'cadenza class rollback {class_id}'."
+        )
+    if promising := unenforced(version, providers):
+        raise ControlError(
+            f"Version {version.number} of the class '{version.class_id}' demands zero retention by API of the "
+            f"provider '{promising}', whose API does not enforce it. {ENFORCE}"
+        )
 
 
 def unenforced(version: ClassVersion, providers: Mapping[str, RetentionBy]) -> str | None:

@@ -6,24 +6,24 @@ serve it are one transaction. What the config pins stays pinned until the class 
 """
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from cadenza.control.class_versions import unenforced
-from cadenza.core.classes import WHOLE, ClassState, ClassVersion, GateLimits, is_in_share
+from cadenza.core.classes import ClassState, ClassVersion, GateLimits
 from cadenza.core.errors import ControlError
 from cadenza.core.formats import rfc3339
 from cadenza.core.public import Public
 from cadenza.core.records import CLASSES, RetentionBy, Route
 from cadenza.core.spans import DAY_MS
-from cadenza.evaluation import canary
 from cadenza.evaluation.gate import find_shortfalls
 from cadenza.evaluation.suite import STARTER
 from cadenza.evaluation.verdict import read_verdict
 from cadenza.fleet.changes import make_change
 from cadenza.store.store import Store, Transaction
-from cadenza.store.tables import accounts, audit_events, class_versions, epochs, verdicts
+from cadenza.store.tables import audit_events, class_versions, epochs, verdicts
 from cadenza.store.tables.audit_events import AuditEvent
 from cadenza.store.tables.verdicts import EvaluationRecord
 from cadenza.upstreams.dialects import ENFORCE
@@ -33,7 +33,6 @@ HISTORY_SHOWN = 50
 VERDICT_DAYS_MAX = 14  # how old the verdict of a promotion may be
 VERDICTS_SHOWN = 20
 VERDICTS_READ = 200  # one of them must be on the candidate
-ACCOUNTS_COUNTED_MAX = 5_000  # of more accounts, a share is what its percentage says
 
 
 class UnknownClass(ControlError):
@@ -49,18 +48,6 @@ class ClassRules(msgspec.Struct, frozen=True, kw_only=True):
     providers: Mapping[str, RetentionBy] = {}  # all that a route can name, and what makes sure of zero retention
 
 
-class ShareAccounts(msgspec.Struct, frozen=True):
-    """How many of the active accounts the candidate of a canary serves. It is an estimate if there are very many."""
-
-    served: int
-    of: int
-    is_exact: bool
-
-    def __str__(self) -> str:
-        about = "" if self.is_exact else "about "
-        return f"{about}{f'{self.served:,}' if self.served else 'none'} of {self.of:,} active accounts"
-
-
 class ClassSituation(msgspec.Struct, frozen=True, kw_only=True):
     """What is served, whether the config pins it, the newest verdict on a candidate, and what to do next."""
 
@@ -68,22 +55,6 @@ class ClassSituation(msgspec.Struct, frozen=True, kw_only=True):
     pin: str  # empty once the class is adopted
     verdict: EvaluationRecord | None
     next_step: str
-    share_accounts: ShareAccounts | None = None  # None without a canary
-
-    @property
-    def canary_numbers(self) -> list[tuple[str, str]]:
-        """What the canary has seen since its step began, and what it has compared: names and values."""
-        if self.state.candidate is None:
-            return []
-        seen = canary.decode(self.state.canary)
-        requests = f"{seen.step_requests} of the candidate, {seen.step_incumbents} of the version before"
-        compared = [(name, canary.describe(seen, name)) for name, bet in seen.bets.items() if bet.n_a]
-        return [
-            ("share", str(self.share_accounts)),
-            ("requests", f"{requests}, since this share began"),
-            ("accounts seen", f"at least {seen.account_count}" if seen.account_count else "none yet"),
-            *((name, text.removeprefix(f"{name}: ")) for name, text in compared),
-        ]
 
     @property
     def is_built_in(self) -> bool:
@@ -101,28 +72,20 @@ class HistoryEntry(Public, msgspec.Struct, frozen=True):
 
 
 class PromotionOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """The candidate, the suite that the gate wants, and the share of accounts to begin with."""
+    """The candidate, and the suite that the gate wants."""
 
     candidate: Route
     suite: str
     suite_digest: bytes
-    share: int = WHOLE
     forced: str | None = None  # the reason why the gate is skipped; None: it is not
 
 
-class Seen(msgspec.Struct, frozen=True):
-    """The versions that an operator saw before deciding."""
-
-    version: int
-    candidate: int | None = None
-
-
 class RollbackOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """Without `to`, back to the version that was served before. `seen` is what a page showed."""
+    """Without `to`, back to the version that was served before. `seen` is the version that a page showed as served."""
 
     to: int | None = None
     reason: str = ""
-    seen: Seen | None = None
+    seen: int | None = None
 
 
 async def get_situation(store: Store, class_id: str, rules: ClassRules) -> ClassSituation:
@@ -130,25 +93,7 @@ async def get_situation(store: Store, class_id: str, rules: ClassRules) -> Class
     newest = await verdicts.list_newest(store, class_id, count=1)
     verdict = newest[0] if newest else None
     pin = "" if state.is_adopted else rules.pin
-    return ClassSituation(
-        state=state,
-        pin=pin,
-        verdict=verdict,
-        next_step=_next_step(state, pin, verdict, rules),
-        share_accounts=await count_share(store, state),
-    )
-
-
-async def count_share(store: Store, state: ClassState, most: int = ACCOUNTS_COUNTED_MAX) -> ShareAccounts | None:
-    """How many accounts the share of a canary has; None without a canary. More than `most` are not counted."""
-    if state.candidate is None:
-        return None
-    total, class_id, number = await accounts.count_active(store), state.version.class_id, state.candidate.number
-    if total > most:
-        return ShareAccounts(total * state.share // WHOLE, total, is_exact=False)
-    ids = await accounts.list_active_ids(store, most)
-    served = sum(is_in_share(one, class_id, number, state.share) for one in ids)
-    return ShareAccounts(served, len(ids), is_exact=True)
+    return ClassSituation(state=state, pin=pin, verdict=verdict, next_step=_next_step(state, pin, verdict, rules))
 
 
 async def list_history(store: Store, class_id: str, count: int = HISTORY_SHOWN) -> list[HistoryEntry]:
@@ -179,16 +124,12 @@ async def list_verdicts(store: Store, class_id: str) -> list[EvaluationRecord]:
 async def get_pair(
     store: Store, class_id: str, before: int | None = None, after: int | None = None
 ) -> tuple[ClassVersion, ClassVersion]:
-    """Two versions to compare.
-
-    Usually what is served and the candidate of the canary or, without one, what was served before and what is served.
-    """
+    """Two versions to compare; what is not named is what is served, or what was served before."""
     state = await _read_state(store, class_id)
-    served = state.version
-    if after is None:
-        after = state.candidate.number if state.candidate and before in (None, served.number) else served.number
+    served = state.version.number
+    after = served if after is None else after
     if before is None:
-        before = served.number if after != served.number else state.previous or served.number
+        before = served if after != served else state.previous or served
     return await _read_version(store, class_id, before), await _read_version(store, class_id, after)
 
 
@@ -201,7 +142,7 @@ async def adopt(store: Store, class_id: str, rules: ClassRules, by: str, now_ms:
         raise ControlError(f"The config names no routes for '{class_id}', so the store decides already.")
     detail = f"version {state.version.number} stays; {rules.pin} no longer takes effect"
     event = AuditEvent(now_ms, by, "class.adopt", subject=class_id, detail=detail)
-    new = msgspec.structs.replace(state.serving(state.version), is_adopted=True)
+    new = msgspec.structs.replace(state, is_adopted=True)
     return await _change(store, state, new, event)
 
 
@@ -212,7 +153,6 @@ async def hand_back(store: Store, class_id: str, rules: ClassRules, by: str, now
         raise ControlError(f"'{class_id}' is not adopted.")
     if not rules.pin:
         raise ControlError(f"The config names no routes for '{class_id}': write them there, and run this again.")
-    _refuse_canary(state)
     detail = f"the routes of {rules.pin} count again, instead of version {state.version.number}"
     event = AuditEvent(now_ms, by, "class.adopt", subject=class_id, detail=detail)
     return await _change(store, state, msgspec.structs.replace(state, is_adopted=False), event)
@@ -221,10 +161,9 @@ async def hand_back(store: Store, class_id: str, rules: ClassRules, by: str, now
 async def promote(
     store: Store, class_id: str, rules: ClassRules, order: PromotionOrder, by: str, now_ms: int
 ) -> ClassState:
-    """Serve the candidate to every account or, with a share below 100, begin a canary."""
+    """Serve the candidate instead of the main routes."""
     state = await _read_state(store, class_id)
     _refuse_pinned(state, rules)
-    _refuse_canary(state)
     made = state.version.with_candidate(order.candidate)
     if made.digest == state.version.digest:
         raise ControlError(f"{order.candidate.name} serves '{class_id}' already: there is nothing to promote.")
@@ -234,21 +173,15 @@ async def promote(
         verdict_id, why = record.id, f"verdict {record.id}"
     else:
         verdict_id, why = None, f"FORCED past the gate: {_check_reason(order.forced, is_required=True)}"
-    what = f"{order.candidate.name}; {why}"
     before = state.version.number
 
     def change(tx: Transaction) -> ClassState:
-        current = _lock(tx, class_id, _seen(state))
+        current = _lock(tx, class_id, before)
         stamped = msgspec.structs.replace(made, created_at=now_ms, actor=by, verdict_id=verdict_id)
         version = _find_version(tx, current, stamped) or class_versions.add(tx, stamped)
-        if order.share == WHOLE:
-            new, name = current.serving(version), "class.promote"
-            detail = f"version {version.number} instead of {before}: {what}"
-        else:
-            begun = {"candidate": version, "share": order.share, "canary": canary.new_canary()}
-            new, name = msgspec.structs.replace(current, **begun), "class.canary"
-            detail = f"version {version.number} for {order.share}% of accounts beside {before}: {what}"
-        return _write(tx, new, AuditEvent(now_ms, by, name, subject=class_id, detail=detail))
+        detail = f"version {version.number} instead of {before}: {order.candidate.name}; {why}"
+        event = AuditEvent(now_ms, by, "class.promote", subject=class_id, detail=detail)
+        return _write(tx, current.serving(version), event)
 
     return await make_change(store, change)
 
@@ -256,24 +189,19 @@ async def promote(
 async def roll_back(
     store: Store, class_id: str, rules: ClassRules, order: RollbackOrder, by: str, now_ms: int
 ) -> ClassState:
-    """End a canary and keep the incumbent or, without a canary, serve an earlier version again."""
+    """Serve an earlier version again."""
     state = await _read_state(store, class_id)
     _refuse_pinned(state, rules)
     reason = f": {given}" if (given := _check_reason(order.reason)) else ""
-    served, seen = state.version.number, order.seen or _seen(state)
-    if seen != _seen(state):
-        await store.transact(lambda tx: _lock(tx, class_id, seen))  # says who came first
-    if state.candidate and order.to in (None, served):
-        new = state.serving(state.version)
-        detail = f"the canary of version {state.candidate.number} ended, version {served} stays{reason}"
-    else:
-        version = await _read_version(store, class_id, _rollback_target(state, order.to))
-        _refuse_never_served(state, version)
-        _refuse_unfit_providers(version, rules)
-        new = state.serving(version, is_rollback=True)
-        detail = f"version {version.number} instead of {served}{reason}"
+    served, seen = state.version.number, order.seen
+    if seen is not None and seen != served:
+        await store.transact(partial(_lock, class_id=class_id, seen=seen))  # says who came first
+    version = await _read_version(store, class_id, _rollback_target(state, order.to))
+    _refuse_never_served(state, version)
+    _refuse_unfit_providers(version, rules)
+    detail = f"version {version.number} instead of {served}{reason}"
     event = AuditEvent(now_ms, by, "class.rollback", subject=class_id, detail=detail)
-    return await _change(store, state, new, event)
+    return await _change(store, state, state.serving(version, is_rollback=True), event)
 
 
 def describe_verdict(record: EvaluationRecord) -> str:
@@ -299,17 +227,17 @@ def name_routes(version: ClassVersion) -> str:
 
 async def _change(store: Store, seen: ClassState, new: ClassState, event: AuditEvent) -> ClassState:
     def change(tx: Transaction) -> ClassState:
-        current = _lock(tx, event.subject, _seen(seen))
+        current = _lock(tx, event.subject, seen.version.number)
         return _write(tx, msgspec.structs.replace(new, revision=current.revision), event)
 
     return await make_change(store, change)
 
 
-def _lock(tx: Transaction, class_id: str, seen: Seen) -> ClassState:
-    """The state, locked. ControlError if it is no longer what the operator saw."""
+def _lock(tx: Transaction, class_id: str, seen: int) -> ClassState:
+    """The state, locked. ControlError if it no longer has the version that the operator saw."""
     current = class_versions.get_state(tx, class_id)
     assert current, "a state is never removed"
-    if _seen(current) != seen:
+    if current.version.number != seen:
         event = audit_events.newest_of_subject(tx, class_id)
         who = f"{event.actor}, {rfc3339(event.at)}, {event.event}: {event.detail}. " if event else ""
         raise ControlError(
@@ -327,10 +255,6 @@ def _write(tx: Transaction, new: ClassState, event: AuditEvent) -> ClassState:
     written = class_versions.get_state(tx, event.subject)
     assert written
     return written
-
-
-def _seen(state: ClassState) -> Seen:
-    return Seen(state.version.number, state.candidate.number if state.candidate else None)
 
 
 async def _read_state(store: Store, class_id: str) -> ClassState:
@@ -377,11 +301,11 @@ def _rollback_target(state: ClassState, to: int | None) -> int:
 
 
 def _refuse_never_served(state: ClassState, version: ClassVersion) -> None:
-    """A candidate whose canary failed, and a newer version, need a promotion, and so its gate."""
+    """A version that was never served, and a newer one, need a promotion, and so its gate."""
     if version.number in state.return_targets:
         return
     class_id, place = version.class_id, version.main_routes[0].name
-    why = "is newer than" if version.number > state.version.number else "never served every account, unlike"
+    why = "is newer than" if version.number > state.version.number else "was never served, unlike"
     raise ControlError(
         f"Version {version.number} of '{class_id}' {why} version {state.version.number}, which is served: "
         f"promote it, with 'cadenza class promote {class_id} --candidate {place}'."
@@ -416,15 +340,6 @@ def _refuse_weaker_retention(state: ClassState, candidate: Route) -> None:
         raise ControlError(
             f"'{class_id}' is served with zero retention by API, and {candidate.name} does not demand it: write "
             f'retention = "zero" and by = "api" in [[classes.{class_id}.candidates]] for it.'
-        )
-
-
-def _refuse_canary(state: ClassState) -> None:
-    if state.candidate:
-        class_id = state.version.class_id
-        raise ControlError(
-            f"A canary of version {state.candidate.number} ({name_routes(state.candidate)}) of '{class_id}' runs at "
-            f"{state.share}%: wait for its end, or end it with 'cadenza class rollback {class_id}'."
         )
 
 
@@ -489,8 +404,6 @@ def _next_step(state: ClassState, pin: str, verdict: EvaluationRecord | None, ru
             f"The config pins its routes ({pin}). Change them there, or run 'cadenza class adopt {class_id}' to "
             "promote candidates after evaluation."
         )
-    if state.candidate:
-        return f"The canary steps up or rolls back by itself. To end it now, run 'cadenza class rollback {class_id}'."
     is_current = verdict is not None and verdict.incumbent == state.version.number
     if verdict is None or not is_current:
         return f"To try another model, run 'cadenza class evaluate {class_id} --candidate PROVIDER/MODEL'."
@@ -512,6 +425,6 @@ def _step_after(verdict: EvaluationRecord, rules: ClassRules) -> str:
         return f"{verdict.candidate} does not pass the gate: {shortfalls[0]}"
     return (
         f"{verdict.candidate} keeps the limits of the gate, by the suite '{verdict.suite}'. To serve it, run 'cadenza "
-        f"class promote {class_id} --candidate {verdict.candidate} --share 5', which also checks that this is the "
-        "suite of the gate, and the age of the verdict."
+        f"class promote {class_id} --candidate {verdict.candidate}', which also checks that this is the suite of the "
+        "gate, and the age of the verdict."
     )

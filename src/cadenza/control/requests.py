@@ -52,6 +52,7 @@ CAUSES = {  # the cause of an outcome -> what happened, and what to do
     "memory": ("The service had no memory left for it.", "Give the service more memory, or fewer slots."),
     "uploads": ("Too many large bodies arrived at once.", "It can be sent again."),
     "large_bodies": ("The processes for large bodies were busy.", "It can be sent again."),
+    "unpaid": ("Refused and free requests of its account took too much CPU time.", "Its clients should correct them."),
     "files": ("The processes that read files were busy.", "It can be sent again."),
     "open_files": ("The process had no file left for a connection.", "Raise its limit of open files (ulimit -n)."),
     "connections": ("Its key, or the service, had too many connections open.", "Clients should reuse connections."),

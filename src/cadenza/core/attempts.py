@@ -7,7 +7,8 @@ A provider may bill them, so they explain a bill that differs from the metering 
 | a kind of fault, such as `timed_out` | failed before it had an answer; another route may have answered instead |
 | `continued` | is the beginning of an answer that another route continued |
 | `continuation` | continued an answer: the provider counts the beginning as prompt, the metering row as completion |
-| `trial`, `watch`, `evaluation` | is not of a client: `cadenza doctor`, a watch of a class, an evaluation |
+| `trial`, `evaluation` | is not of a client: `cadenza doctor`, an evaluation |
+| `watch` | the same, of release 0.1.0 |
 """
 
 from collections.abc import Callable, Mapping

@@ -26,7 +26,11 @@ from cadenza.core.usage_report import day_name
 
 Result = Literal["agrees", "explained", "differs"]
 TOLERANCE = 0.001  # of tokens: rounding in a bill
-OWN_KINDS = {TRIAL: "trials by cadenza doctor", WATCH: "requests of watches", EVALUATION: "requests of evaluations"}
+OWN_KINDS = {
+    TRIAL: "trials by cadenza doctor",
+    WATCH: "requests of watches, which release 0.1.0 had",
+    EVALUATION: "requests of evaluations",
+}
 DATED = re.compile(r"[-@]20[0-9]{2}-?[0-9]{2}-?[0-9]{2}$")
 UNIX_SECONDS = re.compile(r"[0-9]{9,11}(\.0*)?")
 THOUSANDS = re.compile(r"-?[0-9]{1,3}(\.[0-9]{3})+")

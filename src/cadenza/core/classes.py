@@ -1,7 +1,6 @@
-"""What stands behind a class: numbered versions of routes and character, and which of them are served.
+"""What stands behind a class: numbered versions of routes and character, and which of them is served.
 
-A version never changes. The state of a class names the version that is served and, while a canary runs, the candidate
-and its share of the accounts. An account belongs to the share of one candidate for as long as the canary runs.
+A version never changes. The state of a class names the version that is served.
 """
 
 import hashlib
@@ -14,9 +13,6 @@ from cadenza.core.config_keys import FRACTION, ConfigTable, Like, above_zero, li
 from cadenza.core.records import Route
 
 Origin = Literal["config", "promotion"]
-WHOLE = 100  # percent of accounts
-SHARES = (5, 25, WHOLE)  # the steps of a canary
-BUCKETS = 10_000
 TAG = re.compile(r"[a-z0-9_-]{1,40}")
 
 
@@ -94,23 +90,15 @@ class ConfiguredClass(msgspec.Struct, frozen=True):
 
 
 class ClassState(msgspec.Struct, frozen=True, kw_only=True):
-    """Which version of a class is served, and which candidate a canary tries. `revision` grows with every change."""
+    """Which version of a class is served. `revision` grows with every change."""
 
     version: ClassVersion
-    earlier: tuple[int, ...] = ()  # the numbers of the versions that served every account before it, newest first
+    earlier: tuple[int, ...] = ()  # the numbers of the versions that were served before it, newest first
     is_rolled_back: bool = False  # a rollback made it the version that is served
-    candidate: ClassVersion | None = None
-    share: int = 0  # percent of accounts that the candidate serves
     is_adopted: bool = False  # the store decides, even where the config names routes
     was_promoted: bool = False  # a candidate was promoted at any time
-    canary: str | None = None  # JSON: counts and test of the canary
     revision: int = 1
     changed_at: int = 0
-
-    @property
-    def versions(self) -> tuple[ClassVersion, ...]:
-        """The version that is served, and the candidate if there is one."""
-        return (self.version, self.candidate) if self.candidate else (self.version,)
 
     @property
     def previous(self) -> int | None:
@@ -123,13 +111,12 @@ class ClassState(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(one for one in self.earlier if one < self.version.number or one == self.previous)
 
     def serving(self, version: ClassVersion, *, is_rollback: bool = False) -> "ClassState":
-        """The state in which this version serves every account, and no canary runs."""
-        served = (self.version.number, *self.earlier)
-        earlier = tuple(one for one in dict.fromkeys(served) if one != version.number)
-        state = msgspec.structs.replace(self, version=version, candidate=None, share=0, canary=None)
+        """The state in which this version is served."""
         if version.number == self.version.number:
-            return state
-        return msgspec.structs.replace(state, earlier=earlier, is_rolled_back=is_rollback)
+            return self
+        served = dict.fromkeys((self.version.number, *self.earlier))
+        earlier = tuple(one for one in served if one != version.number)
+        return msgspec.structs.replace(self, version=version, earlier=earlier, is_rolled_back=is_rollback)
 
 
 def _without_defaults(record: msgspec.Struct) -> dict[str, object]:
@@ -139,14 +126,3 @@ def _without_defaults(record: msgspec.Struct) -> dict[str, object]:
         for name, (value, default) in fields.items()
         if value != default
     }
-
-
-def is_in_share(account_id: str, class_id: str, number: int, share: int) -> bool:
-    """Whether a candidate with this number serves the account, if it serves so many percent of all."""
-    return bucket_of(account_id, class_id, number) < share * BUCKETS // WHOLE
-
-
-def bucket_of(account_id: str, class_id: str, number: int) -> int:
-    """Where an account stands among BUCKETS: accounts below the share of a candidate are served by it."""
-    digest = hashlib.sha256(f"{class_id} {number} {account_id}".encode()).digest()
-    return int.from_bytes(digest[:8], "big") % BUCKETS

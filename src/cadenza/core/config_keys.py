@@ -66,7 +66,7 @@ class Variable(msgspec.Struct, frozen=True):
 
 
 class Switch(msgspec.Struct, frozen=True):
-    """The table may be true or false instead; false stands for "off" as the value of the key `name`."""
+    """The table may be false instead, which stands for "off" as the value of the key `name`."""
 
     name: str
 

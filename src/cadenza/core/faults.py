@@ -72,7 +72,7 @@ class FaultKind(Enum):
     MALFORMED = (
         "malformed",
         "its answer is not a chat completion",
-        "Check base_url and the dialect, and run 'cadenza doctor --deep'.",
+        "Check base_url and the dialect of the provider.",
     )
     TRUNCATED = (  # after the first byte of a response; without a finish reason
         "truncated",

@@ -8,6 +8,7 @@ import msgspec
 from cadenza.core.content import Content
 
 NAME_CHARS_MAX = 120
+PATH_CHARS_MAX = 4096  # the end of a longer one counts
 SUFFIX_CHARS_MAX = 16
 STANDARD_ALPHABET = bytes.maketrans(b"-_", b"+/")
 BLANKS = b" \t\r\n\f\v"
@@ -15,7 +16,7 @@ BLANKS = b" \t\r\n\f\v"
 
 def clean_name(name: str) -> str:
     """The last part of a path, without control characters, cut to a maximum length. The suffix is kept."""
-    base = "".join(filter(str.isprintable, name)).replace("\\", "/").rpartition("/")[2].strip()
+    base = "".join(filter(str.isprintable, name[-PATH_CHARS_MAX:])).replace("\\", "/").rpartition("/")[2].strip()
     if len(base) > NAME_CHARS_MAX:
         stem, dot, suffix = base.rpartition(".")
         suffix = f"{dot}{suffix}" if stem and len(suffix) < SUFFIX_CHARS_MAX else ""

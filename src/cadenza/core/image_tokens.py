@@ -7,6 +7,7 @@ count less: Gemini 258 a tile, Anthropic up to 4,784.
 
 import struct
 from collections.abc import Iterator
+from itertools import islice
 
 from cadenza.core.files import FileType, file_type
 
@@ -16,6 +17,7 @@ PATCH_PIXELS, PATCHES_MAX = 14, 16_384
 IMAGE_TOKENS = 1_024  # of a usual image
 IMAGE_TOKENS_MAX = BASE_TOKENS + TILES_MAX * TILE_TOKENS
 HEAD_BYTES = 256 * 1024  # the size of a JPEG comes after its profiles and its preview
+SEGMENTS_MAX = 64  # of a JPEG, before its size: cameras write ten, programs thirty
 
 START_OF_FRAME = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 Pixels = tuple[int, int]
@@ -44,7 +46,7 @@ def pixels_of(head: bytes) -> Pixels | None:
         width, height = struct.unpack(">II", head[16:24])
         return _sane(width, height)
     if type_ is FileType.JPEG:
-        for marker, segment in _segments(head):
+        for marker, segment in islice(_segments(head), SEGMENTS_MAX):
             if marker in START_OF_FRAME and len(segment) >= 5:
                 height, width = struct.unpack(">HH", segment[1:5])
                 return _sane(width, height)

@@ -1,1 +1,1 @@
-"""Evaluation of the models behind a class: suites, graders, verdicts, canary, watch."""
+"""Evaluation of the models behind a class: suites, graders, verdicts and the gate."""

@@ -1,4 +1,4 @@
-"""Wire conformance of a route: the findings of a trial (`cadenza doctor --deep`) as named checks, and two more.
+"""Wire conformance of a route: the findings of a trial as named checks, and two more.
 
 The two are whether a stop sequence ends the answer, and whether the token counts match its text. The embedded model is
 only asked for those and for a plain reply: what it is sent is ours to decide. A request that fails for reasons of the
@@ -14,10 +14,11 @@ from cadenza.core.faults import FaultKind
 from cadenza.core.money import Price
 from cadenza.core.records import Route
 from cadenza.core.tokens import Tokenizer
+from cadenza.evaluation.trial import asks
+from cadenza.evaluation.trial.session import TrialFinding
+from cadenza.evaluation.trial.trial import REQUESTS_MAX, try_model, try_plain_reply
 from cadenza.evaluation.verdict import CHECK_STATES, ConformanceCheck, WireChecks
 from cadenza.upstreams.base import Ask, Collector, Fault, OpenReply, Upstream
-from cadenza.upstreams.trial import asks
-from cadenza.upstreams.trial.trial import REQUESTS_MAX, try_model, try_plain_reply
 
 NAMES = {"plain": "answers", "usage": "counts", "system": "character"}  # of findings, as a verdict calls them
 NOT_CHECKS = ("requests", "continue")
@@ -71,7 +72,14 @@ async def check_conformance(given: Upstream, route: Route, dialect: str | None, 
     ]
     if not any(check.state == "fault" for check in checks):
         checks += await _check_stop(upstream, route, tokenizer)
-    return WireChecks(worst_checks(checks), upstream.requests, upstream.repeated)
+    advice = tuple(_advise(one, route) for one in findings if one.state != "ok")
+    return WireChecks(worst_checks(checks), upstream.requests, upstream.repeated, advice)
+
+
+def _advise(finding: TrialFinding, route: Route) -> str:
+    place = f"[providers.{route.provider}]" if finding.setting.startswith("dialect = ") else "the route"
+    setting = f"set in {place}: {finding.setting}" if finding.setting else ""
+    return "; ".join(filter(None, (f"{finding.tried}: {finding.found}", setting, finding.advice)))
 
 
 async def _check_stop(upstream: Upstream, route: Route, tokenizer: Tokenizer) -> list[ConformanceCheck]:

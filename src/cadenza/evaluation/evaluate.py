@@ -40,6 +40,7 @@ class Evaluated(msgspec.Struct, frozen=True, kw_only=True):
     record: EvaluationRecord
     verdict: Verdict
     is_out_of_budget: bool
+    advice: tuple[str, ...]  # of the checks of the candidate's wire
 
 
 class EvaluationEvents(msgspec.Struct, frozen=True):
@@ -74,7 +75,7 @@ async def evaluate(store: Store, order: EvaluationOrder, graders: Graders, event
     )
     ended = end_record(record, verdict, events.now_ms())
     await store.transact(lambda tx: verdicts.end(tx, ended))
-    return Evaluated(record=ended, verdict=verdict, is_out_of_budget=progress.is_out_of_budget)
+    return Evaluated(record=ended, verdict=verdict, is_out_of_budget=progress.is_out_of_budget, advice=wires[1].advice)
 
 
 def new_record(
@@ -143,7 +144,7 @@ async def _check_sides(order: EvaluationOrder) -> tuple[tuple[WireChecks, WireCh
         if any(one.name == "answers" and one.state == "fault" for one in wire.checks):
             raise ControlError(
                 f"The {side}, {first[side].name}, does not answer a plain request, so no case was asked. "
-                "'cadenza doctor --deep' says why, if it is a route of the config."
+                f"{'; '.join(wire.advice)}"
             )
     costs = [conformance_quote(run.sides[side].counted, one.requests) for side, one in zip(SIDES, found, strict=True)]
     return found, sum(costs)

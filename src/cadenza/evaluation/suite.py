@@ -131,7 +131,6 @@ class Case(Content, msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     stop: list[str] | str | None = None
     temperature: float | None = None
     haystack: Haystack | None = None  # has been put into the messages once the suite is loaded
-    is_cheap: bool = False  # the watch asks it
 
 
 class Suite(msgspec.Struct, frozen=True):
@@ -231,6 +230,8 @@ def _read_case(line: bytes, room: int) -> tuple[Case, int]:
 
 def _check_keys(raw: dict[str, Any]) -> None:
     """Mistake for a key that does not exist, with the nearest one that does."""
+    if "is_cheap" in raw:
+        raise Mistake("`is_cheap` was for the watch, which is gone: remove it")
     _check_names("key", raw, Case.__struct_fields__)
     graders = raw.get("graders")
     for place, grader in enumerate(graders if isinstance(graders, list) else ()):

@@ -41,11 +41,15 @@ class ConformanceCheck(msgspec.Struct, frozen=True):
 
 
 class WireChecks(msgspec.Struct, frozen=True):
-    """What the checks of a side found, and how many requests they took. `repeated` counts those that failed first."""
+    """What the checks of a side found, and how many requests they took. `repeated` counts those that failed first.
+
+    `advice` has a sentence for each finding that is not ok, with the setting that mends it.
+    """
 
     checks: tuple[ConformanceCheck, ...] = ()
     requests: int = 0
     repeated: int = 0
+    advice: tuple[str, ...] = ()
 
 
 NOT_TRIED = WireChecks()
@@ -254,16 +258,6 @@ def compare_cases(cases: Sequence[CaseFacts], paired: Sequence[AnswerScore]) -> 
                 CaseResult(facts, mean(before), mean(after), min(before) >= enough, min(after) >= enough),
             )
     return results
-
-
-def summarize_side(
-    cases: Sequence[CaseFacts],
-    scores: Sequence[AnswerScore],
-    conformance: tuple[ConformanceCheck, ...] = (),
-) -> SideSummary:
-    """The summary of one side that was asked alone."""
-    mirrored = [msgspec.structs.replace(one, side=side) for one in scores for side in SIDES]
-    return _summarize(compare_cases(cases, mirrored), scores, scores[0].side, WireChecks(conformance))
 
 
 def _summarize(

@@ -21,7 +21,7 @@ from sqlalchemy import bindparam, delete, insert, or_, select, update
 
 from cadenza import clock
 from cadenza.fleet.background import running
-from cadenza.store import migrate, schema
+from cadenza.store import migrate, process_locks, schema
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, StoreRefused, StoreUnavailable, Transaction
 from cadenza.store.tables import epochs
@@ -120,6 +120,11 @@ class Presence:
     async def stop(self) -> None:
         """The row stays if reserves or marks refer to it: another process finds this one dead and sweeps them."""
         await self._started.aclose()
+
+    def note(self, number: int) -> None:
+        """Note the number of the newest entry in the lock file, which outlives this process."""
+        if self._lock is not None:
+            process_locks.note(self._lock, number)
 
     async def rejoin(self) -> None:
         """Register under a new name: at the start, and after this process was swept by mistake."""

@@ -1,6 +1,6 @@
 """The state that all processes share: the rates of keys and networks, and the slots of the service.
 
-The protocols are what the gateway asks for. `MemoryState` implements them for a single process; `valkey/` for a fleet.
+The protocols are what the gateway asks for. `MemoryState` implements them for a single process.
 """
 
 import time
@@ -9,6 +9,7 @@ from typing import Protocol
 
 from cadenza.core.rates import Rate, Ticket, take_ticket
 from cadenza.core.shares import SlotLease, Use
+from cadenza.observe import Observer
 
 MEMORY = "memory://"  # the address of the state in the memory of a process
 SWEEP_EVERY = 10_000
@@ -61,6 +62,9 @@ class SharedState(Protocol):
     async def start(self) -> None: ...
 
     async def stop(self) -> None: ...
+
+
+OpenSharedState = Callable[[str, int, Observer], SharedState]  # at an address, for so many processes of this machine
 
 
 class MemoryRates:

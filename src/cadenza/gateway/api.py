@@ -6,13 +6,14 @@ never the text, and the client gets a 500.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from cadenza.core.errors import (
     CadenzaError,
     Ending,
     InsufficientCredit,
     Internal,
+    InvalidRequest,
     KeyRevoked,
     MethodNotAllowed,
     RateLimited,
@@ -60,6 +61,9 @@ ONE_MODEL = Endpoint("model", READ, "models", get_model)
 DEPLOYMENT = Endpoint("azure_chat", ("POST",), "inference", serve_deployment)
 
 
+ServeApi = Callable[[Gateway, Exchange, Endpoint | None], Awaitable[None]]
+
+
 async def serve_api(
     gateway: Gateway,
     exchange: Exchange,
@@ -94,7 +98,7 @@ async def serve_api(
         await endpoint.serve(gateway, ApiRequest(exchange, caller.principal, answers, record, gateway.snapshot, query))
     except CadenzaError as error:
         record.ended_by(error)
-        refuse(gateway, exchange, answers, error)
+        refuse(gateway, exchange, answers, error, record)
     except StoreUnavailable as error:
         record.ended_by(error)
         gateway.observer.metrics.refused.labels("store").inc()
@@ -125,9 +129,11 @@ def send_preflight(exchange: Exchange, answers: Answers, record: RequestRecord) 
     answers.send_no_content(preflight_headers(exchange))
 
 
-def refuse(gateway: Gateway, exchange: Exchange, answers: Answers, error: CadenzaError) -> None:
+def refuse(gateway: Gateway, exchange: Exchange, answers: Answers, error: CadenzaError, record: RequestRecord) -> None:
     """Send the error. A key that could not pay is read again by the next request: its cached balance is too high."""
     answers.fail(error)
+    if record.principal and isinstance(error, InvalidRequest | InsufficientCredit):
+        gateway.unpaid.charge(record.principal.account_id, record.read_cpu_s)
     if isinstance(error, InsufficientCredit):
         gateway.key_cache.forget(gateway.in_flight.key_digests[exchange])
 

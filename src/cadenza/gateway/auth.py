@@ -93,12 +93,17 @@ async def count_request(gateway: Gateway, found: FoundKey) -> Caller:
 
 
 def authorize(gateway: Gateway, exchange: Exchange, caller: Caller, scope: str) -> None:
-    """403 if the key lacks the scope, 429 if its rate is exceeded or it has too many connections."""
+    """403 if the key lacks the scope, 429 if its rate is exceeded or it has too many connections.
+
+    Also 429 if its account has taken too much CPU time for nothing.
+    """
     if scope not in caller.principal.scopes:
         raise Forbidden(f"This key lacks the scope '{scope}'. Use a key that has it, or one without restrictions.")
     if not caller.ticket.is_granted:
         gateway.observer.metrics.refused.labels("rate").inc()
         raise rate_exceeded(caller.ticket, caller.rate)
+    if scope == "inference":
+        gateway.unpaid.check(caller.principal.account_id)
     if not exchange.transport.claim(caller.principal.key_id):
         exchange.close_after_reply()
         gateway.observer.metrics.refused.labels("connections").inc()

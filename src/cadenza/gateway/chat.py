@@ -27,9 +27,9 @@ from cadenza.gateway.large.weight import TooManySteps, is_light
 from cadenza.gateway.optional_steps import ground, with_able_routes
 from cadenza.gateway.parts import with_files
 from cadenza.gateway.relay import ReplyHead, StreamRelay, WholeRelay
-from cadenza.gateway.request import ApiRequest
+from cadenza.gateway.request import ApiRequest, RequestRecord
 from cadenza.gateway.slots import wait_for_slot
-from cadenza.gateway.uploads import SMALL_BYTES, Upload
+from cadenza.gateway.uploads import UNPAID_BYTES, Upload
 from cadenza.gateway.validate import parse_chat
 from cadenza.grounding.material import NO_GROUNDING, Grounding
 from cadenza.grounding.wanted import NOTHING_WANTED, SWITCH, find_wanted, read_turned_off
@@ -57,7 +57,7 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
         request.chat
         or read_chat_now(exchange)
         or await read_chat(  # 415 400 413 402 408 429
-            exchange, Upload(gateway.uploads, principal, catalogue.least_nano), gateway.large_bodies, principal
+            exchange, Upload(gateway.uploads, principal, catalogue.least_nano), gateway.large_bodies, principal, record
         )
     )
     at("read")
@@ -111,7 +111,7 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
 def read_chat_now(exchange: Exchange) -> ChatRequest | None:
     """The chat, if its body has arrived and is small, as most are."""
     body, headers = exchange.body, exchange.request.headers
-    if not body.is_complete or body.unread_bytes > SMALL_BYTES:
+    if not body.is_complete or body.unread_bytes > UNPAID_BYTES:
         return None
     if b"content-encoding" in headers or SWITCH in headers:
         check_headers(exchange.request)
@@ -119,13 +119,13 @@ def read_chat_now(exchange: Exchange) -> ChatRequest | None:
 
 
 async def read_chat(
-    exchange: Exchange, budget: BodyBudget, large_bodies: LargeBodies, principal: Principal
+    exchange: Exchange, budget: BodyBudget, large_bodies: LargeBodies, principal: Principal, record: RequestRecord
 ) -> ChatRequest:
     check_headers(exchange.request)
     body = await read_body(exchange, budget)
-    if len(body) <= LARGE_BYTES and is_light(body):
+    if len(body) <= LARGE_BYTES and record.measure(is_light, body):
         with suppress(TooManySteps):
-            return parse_chat(body, STEPS_MAX)
+            return record.measure(parse_chat, body, STEPS_MAX)
     return await large_bodies.parse(principal.account_id, body)
 
 

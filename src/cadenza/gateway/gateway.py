@@ -13,6 +13,7 @@ from cadenza.gateway.in_flight import InFlight
 from cadenza.gateway.large.bodies import LargeBodies
 from cadenza.gateway.slots import Slots
 from cadenza.gateway.unknown_keys import UnknownKeyLimiter
+from cadenza.gateway.unpaid import UnpaidWork
 from cadenza.gateway.uploads import Uploads
 from cadenza.gateway.written_later import KeyUse
 from cadenza.grounding.gather import Grounder
@@ -71,6 +72,7 @@ class Gateway:
         self.in_flight = InFlight()
         self.key_use = KeyUse(store, observer.log)
         self.uploads = Uploads(BodyMemory(body_bytes), observer.metrics)
+        self.unpaid = UnpaidWork(observer.metrics)
         self.reloader = Reloader(load_snapshot, self._use)
         observer.metrics.slots.set_function(lambda: self.slots.taken)
         observer.metrics.slots_limit.set_function(lambda: self.slots.limit)

@@ -3,7 +3,6 @@
 They have parts, tool calls or results of calls. Each call must have an answer.
 """
 
-import math
 from collections.abc import Sequence
 from itertools import count
 
@@ -12,13 +11,14 @@ import msgspec
 from cadenza.core.content import Content
 from cadenza.core.errors import InvalidRequest
 from cadenza.core.message_json import RAW_FIELDS
-from cadenza.gateway.large.weight import TooManySteps
-from cadenza.gateway.parts import Part, check_part
+from cadenza.gateway.large.weight import Steps
+from cadenza.gateway.parts import MessagePart, check_part
 from cadenza.gateway.tools import NOTHING, CallFields, ToolFields, restore_upstream_ids
 
 PARTS_MAX = 16_384  # of all messages together
 CALLS_MAX = 4096  # of all messages together
 PART_STEPS, MEDIA_STEPS, CALL_STEPS = 2, 40, 2  # the size of an image is read
+MEDIA_STEP_BYTES = 512
 SHOWN_CHARS_MAX = 80  # of an id that an error quotes
 ROLES = ("system", "developer", "user", "assistant", "tool")
 PLAIN_ROLES = frozenset({"system", "developer", "user", "assistant"})
@@ -30,7 +30,7 @@ class SentMessage(Content, msgspec.Struct):
     """The fields of a message that are looked at."""
 
     role: str
-    content: str | list[Part] | None = None
+    content: str | list[MessagePart] | None = None
     tool_calls: list[CallFields] | None = None
     tool_call_id: str | None = None
     function_call: msgspec.Raw = NOTHING
@@ -42,13 +42,12 @@ class SentMessage(Content, msgspec.Struct):
     annotations: msgspec.Raw = NOTHING  # of our own replies
 
 
-def check_messages(messages: list[SentMessage], steps_max: float = math.inf) -> list[str]:
+def check_messages(messages: list[SentMessage], steps: Steps) -> list[str]:
     """Check the messages and return their texts. Each tool call must have an answer.
 
-    TooManySteps if that takes more than `steps_max` steps: one for a message, more for its parts and calls.
+    TooManySteps if their parts and calls take more steps than are left.
     """
-    if _count_steps(messages) > steps_max:
-        raise TooManySteps
+    steps.spend(_count_steps(messages))
     texts = list(map(_check_message, count(), messages))
     _check_answers(messages)
     return texts
@@ -56,18 +55,20 @@ def check_messages(messages: list[SentMessage], steps_max: float = math.inf) -> 
 
 def _count_steps(messages: list[SentMessage]) -> int:
     """About how long it takes to check the messages; 400 if they have too many parts or calls."""
-    parts = media = calls = 0
+    parts = media = media_bytes = calls = 0
     for message in messages:
         if type(message.content) is list:
             parts += len(message.content)
-            media += sum(part.text is None for part in message.content)
+            sizes = [part.data_bytes for part in message.content if part.text is None]
+            media += len(sizes)
+            media_bytes += sum(sizes)
         if message.tool_calls:
             calls += len(message.tool_calls)
     if parts > PARTS_MAX:
         raise InvalidRequest(f"messages: they have {parts} parts together; at most {PARTS_MAX} are allowed.")
     if calls > CALLS_MAX:
         raise InvalidRequest(f"messages: they have {calls} tool calls together; at most {CALLS_MAX} are allowed.")
-    return len(messages) + PART_STEPS * parts + MEDIA_STEPS * media + CALL_STEPS * calls
+    return PART_STEPS * parts + MEDIA_STEPS * media + media_bytes // MEDIA_STEP_BYTES + CALL_STEPS * calls
 
 
 def _check_answers(messages: list[SentMessage]) -> None:

@@ -26,8 +26,8 @@ CAPABILITIES = {"image_url": "vision", "input_audio": "audio", "file": "files"}
 
 # An image with nothing but its address and its detail: with another field, or one twice, its size is in doubt.
 _DETAIL = rb'"detail"\s*+:\s*+"(low|high|auto)"'
-_URL = rb'"url"\s*+:\s*+"(?:[^"\\]++|\\.)*+"'
-_IMAGE = re.compile(rb"\{\s*+(?:%b\s*+,\s*+)?%b(?:\s*+,\s*+%b)?\s*+\}" % (_DETAIL, _URL, _DETAIL))
+_BEFORE_URL = re.compile(rb'\{\s*+(?:%b\s*+,\s*+)?"url"\s*+:\s*+' % _DETAIL)
+_AFTER_URL = re.compile(rb"(?:\s*+,\s*+%b)?\s*+\}" % _DETAIL)
 
 
 class File(Content, msgspec.Struct):
@@ -38,7 +38,7 @@ class File(Content, msgspec.Struct):
     file_id: msgspec.Raw = NOTHING
 
 
-class Part(Content, msgspec.Struct):
+class MessagePart(Content, msgspec.Struct):
     """The fields of a part that are looked at."""
 
     type: str
@@ -48,8 +48,13 @@ class Part(Content, msgspec.Struct):
     image_url: msgspec.Raw = NOTHING
     input_audio: msgspec.Raw = NOTHING
 
+    @property
+    def data_bytes(self) -> int:
+        """Of what is no text."""
+        return len(self.image_url) + len(self.input_audio) + (len(self.file.file_data) if self.file else 0)
 
-Contents = Sequence[tuple[int, list[Part]]]  # each with the index of its message
+
+Contents = Sequence[tuple[int, list[MessagePart]]]  # each with the index of its message
 
 
 class Attached(Content, msgspec.Struct, frozen=True):
@@ -64,7 +69,7 @@ class Attached(Content, msgspec.Struct, frozen=True):
 NOTHING_ATTACHED = Attached()
 
 
-def check_part(path: str, part: Part, role: str) -> str:
+def check_part(path: str, part: MessagePart, role: str) -> str:
     """Check a part and return its text."""
     if part.type == "text":
         if part.text is None:
@@ -122,7 +127,7 @@ def find_attached(messages: Sequence[msgspec.Raw], contents: Contents, *, reads_
     return Attached(tuple(_find_files(messages, contents)), media, needs - {"files"}, excluded)
 
 
-def _data_of(part: Part, *, reads_files: bool) -> tuple[msgspec.Raw | None, FileTokens]:
+def _data_of(part: MessagePart, *, reads_files: bool) -> tuple[msgspec.Raw | None, FileTokens]:
     """The data of a part that is not text: its JSON string, which is not counted as text, and its tokens.
 
     Without such a string the part counts as text, and as an image of any size. A file that is read here is left out of
@@ -136,11 +141,21 @@ def _data_of(part: Part, *, reads_files: bool) -> tuple[msgspec.Raw | None, File
         sound = _string(part.input_audio, "data")
         tokens = tokens_of_sound(sound) if sound else None
         return (sound, tokens) if tokens else (None, NO_TOKENS)
-    url, known = _string(part.image_url, "url"), _IMAGE.fullmatch(part.image_url)
-    is_low = known is not None and {*known.groups()} == {None, b"low"}
+    url = _string(part.image_url, "url")
+    details = _details(bytes(part.image_url), bytes(url)) if url else None
+    is_low = details == {None, b"low"}
     if url and (tokens := tokens_of_image(url, is_low=is_low)):
-        return url, tokens if known else ANY_IMAGE
+        return url, tokens if details else ANY_IMAGE
     return None, FileTokens(IMAGE_TOKENS, PATCHES_MAX) if is_low else ANY_IMAGE
+
+
+def _details(image: bytes, url: bytes) -> set[bytes | None] | None:
+    """The detail before the address and the one after it; None if there is anything else, or either of them twice."""
+    before = _BEFORE_URL.match(image)
+    if before is None or not image.startswith(url, before.end()):
+        return None
+    after = _AFTER_URL.fullmatch(image, before.end() + len(url))
+    return after and {before[1], after[1]}
 
 
 def _string(raw: msgspec.Raw, name: str) -> msgspec.Raw | None:

@@ -2,8 +2,8 @@
 
 A small body takes nothing. An account may take as much as it leaves free, and a key a third of what it leaves free: an
 account alone gets half of the memory, a key a quarter, and of two accounts each gets a third. Each may always take one
-body of the largest size, if there is room. An account without the credit for any answer is refused before its large
-body is read.
+body of the largest size, if there is room. An account without the credit for any answer is refused before a body above
+4 KiB is read.
 """
 
 from cadenza.core.errors import InsufficientCredit, RateLimited
@@ -13,6 +13,7 @@ from cadenza.http.body import BodyLimits, BodyMemory
 from cadenza.observe import Metrics
 
 SMALL_BYTES = 64 * 1024
+UNPAID_BYTES = 4 * 1024  # of a body that is read whether or not its account can pay
 LARGEST_BYTES = BodyLimits().bytes_max
 
 
@@ -73,16 +74,17 @@ class Upload:
         self._taken_bytes = 0
 
     def expect(self, size_bytes: int) -> None:
-        """402 or 429 for a large body that would be refused while it arrives."""
-        if size_bytes > SMALL_BYTES:
+        """402 or 429 for a body that would be refused while it arrives."""
+        if size_bytes > UNPAID_BYTES:
             self._check_credit()
+        if size_bytes > SMALL_BYTES:
             self._uploads.check(self._principal, size_bytes)
 
     def take(self, size_bytes: int) -> None:
         self._arrived_bytes += size_bytes
+        if self._arrived_bytes > UNPAID_BYTES:
+            self._check_credit()
         if self._arrived_bytes > SMALL_BYTES:
-            if not self._taken_bytes:
-                self._check_credit()
             self._uploads.take(self._principal, self._arrived_bytes - self._taken_bytes)
             self._taken_bytes = self._arrived_bytes
 

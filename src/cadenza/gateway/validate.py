@@ -17,7 +17,7 @@ from cadenza.core.errors import InvalidRequest
 from cadenza.core.mistakes import describe_mistake
 from cadenza.core.records import OUTPUT_TOKENS_MAX
 from cadenza.gateway.extra_fields import read_extra_fields
-from cadenza.gateway.large.weight import LIGHT_BYTES, check_surrogates
+from cadenza.gateway.large.weight import LIGHT_BYTES, Steps, check_surrogates
 from cadenza.gateway.messages import (
     CUSTOM_TOOLS,
     SentMessage,
@@ -81,13 +81,15 @@ _NUMBER = msgspec.json.Decoder(float | None)
 
 
 def parse_chat(body: bytes | bytearray, steps_max: float = math.inf) -> ChatRequest:
-    """TooManySteps beyond `steps_max`: see `check_messages`."""
-    decoded, extra = decode_body(body, steps_max)
-    return check_body(decoded, extra, steps_max)
+    """TooManySteps beyond `steps_max`."""
+    decoded, extra = decode_body(body)
+    return check_body(decoded, extra, Steps(steps_max))
 
 
-def check_body(body: ChatBody, extra: Fields = NO_FIELDS, steps_max: float = math.inf) -> ChatRequest:
-    raw_messages = body.messages or []
+def check_body(body: ChatBody, extra: Fields = NO_FIELDS, steps: Steps | None = None) -> ChatRequest:
+    raw_messages, steps = body.messages or [], steps or Steps()
+    check_message_count(len(raw_messages))
+    steps.spend(len(raw_messages))
     messages = _read_messages(raw_messages)
     tools = decode_field(_TOOLS, body.tools, "tools") if body.tools is not NOTHING else None
     _refuse_unsupported(body, extra, tools)
@@ -97,7 +99,7 @@ def check_body(body: ChatBody, extra: Fields = NO_FIELDS, steps_max: float = mat
         extra = {**extra, **_tool_fields(body, TOOL_FIELDS[1:])}
     texts, forwarded, attached = _plain_texts(messages), raw_messages, NOTHING_ATTACHED
     if texts is None:
-        texts = check_messages(messages, steps_max)
+        texts = check_messages(messages, steps)
         forwarded = list(map(to_upstream, messages, raw_messages))
         contents = [(index, one.content) for index, one in enumerate(messages) if isinstance(one.content, list)]
         attached = find_attached(forwarded, contents, reads_files=not tools)
@@ -124,7 +126,7 @@ def check_body(body: ChatBody, extra: Fields = NO_FIELDS, steps_max: float = mat
     )
 
 
-def decode_body(body: bytes | bytearray, steps_max: float = math.inf) -> tuple[ChatBody, Fields]:
+def decode_body(body: bytes | bytearray) -> tuple[ChatBody, Fields]:
     """The known fields, and the others, which most requests do not have.
 
     Raw JSON is not decoded later, so invalid UTF-8 and lone surrogates in it must be found here.
@@ -136,7 +138,7 @@ def decode_body(body: bytes | bytearray, steps_max: float = math.inf) -> tuple[C
     except (msgspec.DecodeError, RecursionError):
         decoded = decode_field(_OPEN_BODY, body)
         extra = read_extra_fields(body, _KNOWN)
-    check_surrogates(body, is_bounded=steps_max < math.inf)
+    check_surrogates(body)
     return decoded, extra
 
 
@@ -212,7 +214,6 @@ def check_message_count(count: int) -> None:
 
 
 def _read_messages(raw_messages: list[msgspec.Raw]) -> list[SentMessage]:
-    check_message_count(len(raw_messages))
     try:
         return list(map(_MESSAGE.decode, raw_messages))
     except (msgspec.DecodeError, RecursionError):  # once more, for an error that says which one

@@ -143,8 +143,8 @@ class Grounder:
         return insert_material(chat, question, material)
 
     def search_terms(self) -> SearchTerms | None:
-        """What a search costs; None without an engine on the web."""
-        if self.search is None or self.search.settings.engine == "local":
+        """What a search costs; None without an engine."""
+        if self.search is None:
             return None
         given = self.search.settings
         return SearchTerms(given.engine, given.price_nano, given.searches_per_day)

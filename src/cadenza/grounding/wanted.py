@@ -48,7 +48,7 @@ def find_wanted(
     if chat.tools:
         return NOTHING_WANTED
     wants_memory = principal.has_notes and settings.memory
-    wants_search = principal.may_search and search is not None and search.is_ready()
+    wants_search = principal.may_search and search is not None
     if not (wants_memory or wants_search or chat.files):
         return NOTHING_WANTED
     if wants_memory or wants_search:

@@ -6,23 +6,23 @@ certificates, or with `authorities` instead, in PEM.
 """
 
 import asyncio
-import contextlib
 import errno
 import math
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Literal
+from typing import Literal
 from urllib.parse import urlsplit
 
 from cadenza.http.client_connection import ClientConnection, Pieces, Unanswered
+from cadenza.http.connecting import closed_on_error, connect_to_first, look_up, make_connection
+from cadenza.http.flow import timeout_at
 from cadenza.http.tunnel import open_tunnel, proxy_authorization
 
 OUT_OF = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}  # files, of the process or machine, and memory
 PRUNE_S = 5.0  # how often idle connections are looked at
 
-Address = tuple[int, int, int, str, tuple[Any, ...]]  # as getaddrinfo gives it
 Reason = Literal["dns", "refused", "reset", "timed_out", "tls_expired", "tls_untrusted", "tls_name", "unreachable"]
 CERTIFICATE_REASONS: dict[int, Reason] = {  # by OpenSSL's X509_V_ERR: not valid yet, expired, other name, other address
     9: "tls_expired",
@@ -66,6 +66,7 @@ class HttpClient:
         self._pruning: asyncio.TimerHandle | None = None
         self._is_closed = False
         self._kind = kind
+        self._family = 0  # of the address that answered last: it is tried first, so that only one connection waits
         fields = {"host": url.netloc, "user-agent": "cadenza", "accept-encoding": "identity", **headers}
         if self._proxy and not self._tls:  # without a tunnel, a proxy wants the whole address
             self._path = f"http://{url.netloc}{self._path}"
@@ -167,56 +168,26 @@ class HttpClient:
     async def _connect(self, connect_s: float, deadline_s: float) -> ClientConnection:
         loop = asyncio.get_running_loop()
         connect_deadline_s = loop.time() + connect_s
-        timeout = asyncio.timeout_at(min(deadline_s, connect_deadline_s))
         proxy = self._proxy
         late: Reason = "dns"
         try:
-            async with timeout:
+            async with timeout_at(min(deadline_s, connect_deadline_s)) as timeout:
                 host, port = (proxy.hostname, proxy.port or 80) if proxy else (self._host, self._port)
                 assert host
                 addresses = await look_up(host, port)
                 late = "timed_out"
-                connected = await connect_to_first(addresses)
-                try:
-                    if proxy and self._tls:
+                connected = await connect_to_first(sorted(addresses, key=lambda address: address[0] != self._family))
+                self._family = connected.family
+                if proxy and self._tls:
+                    with closed_on_error(connected):
                         await open_tunnel(connected, proxy, self._host, self._port)
-                    name = self._host if self._tls else None
-                    made = await loop.create_connection(self._kind, sock=connected, ssl=self._tls, server_hostname=name)
-                except BaseException:
-                    connected.close()
-                    raise
-                return made[1]
+                return await make_connection(self._kind, connected, self._tls, self._host)
         except (OSError, UnicodeError) as error:
             if isinstance(error, OSError) and ran_out(error):
                 raise OutOfResources from None
             if timeout.expired() and deadline_s <= connect_deadline_s:
                 raise
             raise Unreachable(late if timeout.expired() else reason_of(error)) from None
-
-
-async def look_up(host: str, port: int) -> Sequence[Address]:
-    """The addresses of a host. Only a name needs a name server, and so a thread."""
-    try:
-        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
-    except OSError:
-        return await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-
-
-async def connect_to_first(addresses: Sequence[Address]) -> socket.socket:
-    """Connected to the first address that accepts it; else the error of the first, the preferred one."""
-    loop, errors = asyncio.get_running_loop(), list[OSError]()
-    for family, kind, protocol, _, address in addresses:
-        with contextlib.ExitStack() as on_error:
-            try:
-                connected = on_error.enter_context(socket.socket(family, kind, protocol))
-                connected.setblocking(False)
-                await loop.sock_connect(connected, address)
-            except OSError as error:  # also where this machine has no sockets of this family
-                errors.append(error)
-            else:
-                on_error.pop_all()
-                return connected
-    raise errors[0]
 
 
 def reason_of(error: OSError | UnicodeError) -> Reason:

@@ -7,7 +7,7 @@ is how backpressure reaches the upstream.
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import IntEnum, auto
 from itertools import chain
 from typing import cast
@@ -99,18 +99,12 @@ class ClientConnection(asyncio.Protocol):
     async def send_large(self, request: bytes, pieces: Pieces, deadline_s: float) -> None:
         """Send a request that goes on with `pieces`: in slices, so that the event loop is not held by a large body."""
         head_arrived = self.send(request, deadline_s)
-        sent_bytes = 0  # since other work had its turn; what is written in one turn goes out together
         try:
-            for piece in pieces:
-                for start in range(0, len(piece), SLICE_BYTES):
-                    if self._state is BROKEN:
-                        break
-                    part = memoryview(piece)[start : start + SLICE_BYTES]
-                    self._transport.write(part)
-                    sent_bytes += len(part)
-                    if sent_bytes >= SLICE_BYTES:
-                        await asyncio.sleep(0)
-                        sent_bytes = 0
+            for part in _slices(pieces):
+                if self._state is BROKEN:
+                    break
+                self._transport.write(part)
+                await asyncio.sleep(0)
         except asyncio.CancelledError:
             if head_arrived.done():
                 head_arrived.exception()  # asyncio reports an error that nobody has looked at
@@ -346,3 +340,15 @@ async def read_body(response: ClientConnection, deadline_s: float, bytes_max: in
 
     await response.receive(keep, deadline_s)
     return b"".join(parts)
+
+
+def _slices(pieces: Pieces) -> Iterator[bytearray]:
+    """The bytes of all pieces: a system call for each of many small ones would hold the event loop."""
+    joined = bytearray()
+    for piece in pieces:
+        for start in range(0, len(piece), SLICE_BYTES):
+            joined += memoryview(piece)[start : start + SLICE_BYTES]
+            if len(joined) >= SLICE_BYTES:
+                yield joined
+                joined = bytearray()
+    yield joined

@@ -32,7 +32,10 @@ def _connect_request(proxy: SplitResult, host: str, port: int) -> bytes:
 async def _read_reply(loop: asyncio.AbstractEventLoop, tunnel: socket.socket) -> None:
     head = b""
     while not head.endswith(b"\r\n\r\n"):
-        byte = await loop.sock_recv(tunnel, 1)  # one at a time: the bytes after the head belong to TLS
+        try:  # one byte at a time, because those after the head belong to TLS
+            byte = tunnel.recv(1)
+        except BlockingIOError:
+            byte = await loop.sock_recv(tunnel, 1)
         head += byte
         if not byte or len(head) > PROXY_HEAD_BYTES_MAX:
             raise ConnectionError

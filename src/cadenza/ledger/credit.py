@@ -323,9 +323,12 @@ def use_reference(tx: Transaction, use: ReferenceUse) -> ReferenceUse | None:
     """
     if tx.change(ADD_REFERENCE, msgspec.structs.asdict(use)):
         return None
-    found = tx.row(FIND_REFERENCE, {"digest": use.digest})
-    assert found
-    return ReferenceUse(*found)
+    return get_use(tx, use.digest)
+
+
+def get_use(tx: Transaction, digest: bytes) -> ReferenceUse | None:
+    row = tx.row(FIND_REFERENCE, {"digest": digest})
+    return ReferenceUse(*row) if row else None
 
 
 async def find_reference(store: Store, digest: bytes) -> ReferenceUse | None:

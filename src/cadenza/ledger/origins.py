@@ -6,7 +6,7 @@
 | `opening`    | grant      | granted when the account was created                                          |
 | `voucher`    | grant      | granted by a voucher                                                          |
 | `grant`      | grant      | granted by an operator                                                        |
-| `return`     | correction | a payment was refunded                                                        |
+| `return`     | correction | a payment was refunded, or its refund failed                                  |
 | `dispute`    | correction | a payment was disputed, or its dispute was won                                |
 | `refund`     | correction | an operator refunded a request                                                |
 | `late-end`   | correction | a sweep had charged a request too much                                        |

@@ -1,4 +1,8 @@
-"""Payments by card and by bank transfer, and the provider's events that were handled: each is handled once."""
+"""Payments by card and by bank transfer, and the provider's events: each is handled once.
+
+Events of refunds and disputes are kept with what they say, by the provider's id of the payment, so that those that come
+before the payment is paid, or even known, take effect then.
+"""
 
 from typing import Literal
 
@@ -21,7 +25,7 @@ class Payment(msgspec.Struct, frozen=True):
     That of a bank transfer (control/money/transfers.py) has our id and the transfer's reference in their place.
 
     `refunded_nano` is what the provider refunded, `lost_nano` what lost disputes were about, and `disputed_nano` what
-    open disputes have taken.
+    open disputes are about.
     """
 
     id: str
@@ -44,7 +48,7 @@ class Payment(msgspec.Struct, frozen=True):
 
     @property
     def taken_nano(self) -> int:
-        """What is taken of the credit now, by open disputes too. It is never more than was paid."""
+        """What is taken of the credit now, for open disputes too. It is never more than was paid."""
         return min(self.amount_nano, self.refunded_nano + self.lost_nano + self.disputed_nano)
 
 
@@ -63,6 +67,15 @@ class PaymentDay(msgspec.Struct, frozen=True):
     provider: str
     count: int
     amount_nano: int
+
+
+class NotedEvent(msgspec.Struct, frozen=True):
+    """An event of the provider. One of a refund or a dispute is kept with what it says, as JSON."""
+
+    id: str
+    kind: str
+    fact: str | None = None
+    happened_at: int = 0  # by the provider's clock
 
 
 class CreditedPayment(msgspec.Struct, frozen=True):
@@ -127,9 +140,21 @@ COUNT_OPEN = Statement(
     select(func.count()).where(_OF_ACCOUNT, payments.c.state == "open", payments.c.created_at > bindparam("since"))
 )
 ADD_EVENT = Statement(
-    text("INSERT INTO payment_events (id, kind, at) VALUES (:event, :kind, :now) ON CONFLICT (id) DO NOTHING")
+    text(
+        "INSERT INTO payment_events (id, kind, at, reference, fact, happened_at)"
+        " VALUES (:id, :kind, :now, :reference, :fact, :happened_at) ON CONFLICT (id) DO NOTHING"
+    )
 )
-FIND_EVENT = Statement(text("SELECT id FROM payment_events WHERE id = :event"))
+FIND_EVENT = Statement(text("SELECT fact FROM payment_events WHERE id = :id"))
+LIST_EVENTS = Statement(
+    text("SELECT id, kind, fact, happened_at FROM payment_events WHERE reference = :reference ORDER BY at, id")
+)
+LOCK_REFERENCE = Statement(
+    text(
+        "INSERT INTO payment_events (id, kind, at) VALUES (:reference, 'reference', :now)"
+        " ON CONFLICT (id) DO UPDATE SET at = payment_events.at"
+    )
+)
 
 _CREDITED = (
     "FROM entries JOIN payments ON payments.id = entries.source"
@@ -192,18 +217,33 @@ def change(tx: Transaction, payment: Payment) -> None:
         "now": payment.changed_at,
     }
     assert min(payment.refunded_nano, payment.lost_nano, payment.disputed_nano) >= 0
-    assert payment.state != "open" or payment.returned_nano, "a payment does not become open again"
     if tx.change(CHANGE, values) != 1:  # not `assert`: credit was moved for it
         raise AssertionError("a payment that is locked can be changed")
 
 
-def note_event(tx: Transaction, event_id: str, kind: str, now_ms: int) -> bool:
+def lock_reference(tx: Transaction, reference: str, now_ms: int) -> None:
+    """Wait for other transactions about this reference, whether or not its payment is known."""
+    tx.change(LOCK_REFERENCE, {"reference": reference, "now": now_ms})
+
+
+def note_event(tx: Transaction, event: NotedEvent, now_ms: int, reference: str | None = None) -> bool:
     """Note an event of the provider. False if it was noted before; a transaction with the same event is waited for."""
-    return tx.change(ADD_EVENT, {"event": event_id, "kind": kind, "now": now_ms}) == 1
+    return tx.change(ADD_EVENT, {**msgspec.structs.asdict(event), "now": now_ms, "reference": reference}) == 1
 
 
 def has_event(tx: Transaction, event_id: str) -> bool:
-    return tx.row(FIND_EVENT, {"event": event_id}) is not None
+    return tx.row(FIND_EVENT, {"id": event_id}) is not None
+
+
+def find_fact(tx: Transaction, event_id: str) -> str | None:
+    """What a noted event says, if that was kept."""
+    row = tx.row(FIND_EVENT, {"id": event_id})
+    return row[0] if row else None
+
+
+def list_events(tx: Transaction, reference: str) -> list[NotedEvent]:
+    """The events with this reference, in the order in which they came."""
+    return [NotedEvent(*row) for row in tx.rows(LIST_EVENTS, {"reference": reference})]
 
 
 async def list_newest(store: Store, account_id: str) -> list[Payment]:

@@ -68,7 +68,6 @@ class Observer:
         self.metrics = Metrics(lambda: log.dropped)
         self.attempts = AttemptCounts(clock.now_ms)  # until they are written
         self.details = DetailBuffer()  # until they are written
-        self.watched: dict[str, Callable[[Outcome], None]] = {}  # by class: takes the outcomes of its chats
         self.at: Callable[[str], object] = at.reach if at else len  # a builtin does nothing in the shortest time
 
     def record(self, outcome: Outcome, charged_nano: int = 0, cost_nano: int | None = None) -> None:
@@ -81,8 +80,6 @@ class Observer:
                 metrics.first_byte.add(class_id, outcome.first_byte_ms / 1000)
             if outcome.gap_ms is not None:
                 metrics.stream_gap.add(class_id, outcome.gap_ms / 1000)
-            if class_id in self.watched:
-                self.watched[class_id](outcome)
         if usage:
             counts = metrics.served.counts[class_id, provider]
             counts.prompt += usage.prompt_tokens

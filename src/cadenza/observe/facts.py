@@ -52,7 +52,6 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     slots_taken: int = 0
     slots_limit: int = 0
     shared_state_failed: bool = False
-    drifted: Sequence[str] = ()  # classes
     mail_failure: str = ""  # of this process
     mail_waiting: int = 0
     recent: Counts = {}  # what was counted in the last five minutes
@@ -75,7 +74,6 @@ def read_facts(families: Iterable[Family], minutes: MinuteRing, now_s: float) ->
         slots_taken=int(samples.total("cadenza_slots_taken")),
         slots_limit=int(samples.total("cadenza_slots_limit")),
         shared_state_failed=not samples.total("cadenza_shared_state_up"),
-        drifted=[name for name, drift in samples.by_label("cadenza_watch_drift", "class_id").items() if drift],
         recent={name: minutes.since(now_s - RECENT_S, name) for name in KEPT},
         hour={name: minutes.since(now_s - HOUR_S, name) for name in KEPT},
     )

@@ -19,19 +19,19 @@ LEFT_OUT = "left_out"  # the types and lengths of what a line had in other field
 
 WORDS = frozenset(
     {
-        *("id", "request_id", "completion_id", "key_id", "class_id", "endpoint", "engine", "process", "watch"),
-        *("status", "fault", "cause", "kind", "measure", "move", "signal", "parser", "error", "logger"),
-        *("ms", "open_s", "pause_s", "limit_s", "prompt_tokens", "completion_tokens", "score", "share"),
-        *("short_nano", "charged_nano", "corrected_nano", "spent_nano"),
+        *("id", "request_id", "completion_id", "key_id", "class_id", "endpoint", "engine", "process"),
+        *("status", "fault", "cause", "kind", "move", "signal", "parser", "error", "logger"),
+        *("ms", "open_s", "pause_s", "limit_s", "prompt_tokens", "completion_tokens"),
+        *("short_nano", "charged_nano", "corrected_nano"),
         *("audit_events", "links", "sessions", "usage"),  # that were removed
         *("accounts", "charged", "dropped", "moves", "requests", "times", "tries"),
-        *("waiting", "workers", "threads", "is_last", "version", "before", "candidate", "ended_canary"),
-        *("pid", "code", "exit_code", "address", "classes", "sections", LEFT_OUT),
+        *("waiting", "workers", "threads", "is_last", "version", "before"),
+        *("pid", "code", "exit_code", "address", "classes", "limits", "sections", LEFT_OUT),
     }
 )
 TEXTS = frozenset(
     {
-        *("event", "reason", "result", "detail", "advice", "todo", "problems", "places"),
+        *("event", "reason", "result", "advice", "todo", "problems", "places"),
         *("config", "copy", "model", "provider", "providers", "store"),  # as the config names them
         "said",  # by the child of the embedded model, before a request can reach it
     }

@@ -140,11 +140,6 @@ def search(facts: Facts) -> Iterator[Found]:
         yield Found(f"{failed:,} in the last 5 minutes.")
 
 
-def drift(facts: Facts) -> Iterator[Found]:
-    if facts.drifted:
-        yield Found(f"Of the class {', '.join(facts.drifted)}.")
-
-
 def counted_in_an_hour(name: str) -> Find:
     def find(facts: Facts) -> Iterator[Found]:
         if counts := +facts.count_of_hour(name):

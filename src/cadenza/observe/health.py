@@ -209,26 +209,6 @@ TABLE = (
     ),
     Rule("mail_fails", "ticket", "E-mail is not sent.", "Check [mail] and the mail server.", findings.mail),
     Rule(
-        "canary_rolled_back",
-        "ticket",
-        "The candidate of a canary was worse than the version before, which serves all accounts again.",
-        "The log line 'a canary was rolled back' and the history of the class have the reason.",
-        counted_in_an_hour("cadenza_canary_rollbacks_total"),
-    ),
-    Rule(
-        "canary_waits",
-        "ticket",
-        "A canary has run for three days without a result.",
-        "One side gets too few requests to compare: promote the candidate with a larger share, or roll back.",
-    ),
-    Rule(
-        "model_drifts",
-        "ticket",
-        "A model behaves otherwise than when its class was first watched.",
-        "'cadenza class history' says what changed.",
-        findings.drift,
-    ),
-    Rule(
         "log_dropped",
         "ticket",
         "Lines of the log could not be written.",

@@ -141,7 +141,6 @@ class Metrics:
         self._define_limits()
         self._define_routes()
         self._define_ledger()
-        self._define_classes()
 
     def render(self) -> bytes:
         return generate_latest(self.registry)
@@ -254,20 +253,3 @@ class Metrics:
             "cadenza_ledger_lost", "Replies ended with an error because they could not be charged."
         )
         self.payment_events = count("cadenza_payment_events", "Events of the payment provider.", "result")
-
-    def _define_classes(self) -> None:
-        count, gauge = self._count, self._gauge
-        self.canary_share = gauge("cadenza_canary_share", "Percent of accounts that a candidate serves.", "class_id")
-        self.canary_requests = LabelledCounter(
-            "cadenza_canary_requests",
-            "Requests that the test of a canary counted.",
-            ("class_id", "side"),
-            self.registry,
-        )
-        self.canary_rollbacks = count("cadenza_canary_rollbacks", "Canaries rolled back.", "class_id", "measure")
-        self.watch_score = gauge(
-            "cadenza_watch_score", "The score of the last watch of a class, from 0 to 1.", "class_id"
-        )
-        self.watch_drift = gauge(
-            "cadenza_watch_drift", "1 if the last watch of a class found that this has changed.", "class_id", "measure"
-        )

@@ -18,7 +18,6 @@ LABELS = {  # the counters that are kept, and the label that tells their parts a
     "cadenza_refused_total": "reason",
     "cadenza_payment_events_total": "result",
     "cadenza_grounding_failures_total": "part",
-    "cadenza_canary_rollbacks_total": "class_id",
     "cadenza_doubtful_usage_total": "provider",
     "cadenza_ledger_lost_total": "",
     "cadenza_ledger_refused_total": "",

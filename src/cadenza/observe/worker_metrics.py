@@ -26,13 +26,10 @@ ANSWER_S = 0.5
 SOCKET_PATH_MAX = 100  # the kernel allows 107 bytes
 HIGHEST = {  # gauges of a state, 1 if any process is in it, or of a time: the latest
     "cadenza_build_info",
-    "cadenza_canary_share",
     "cadenza_ledger_longest_wait_seconds",
     "cadenza_route_resting",
     "cadenza_route_failing",
     "cadenza_route_last_fault_timestamp_seconds",
-    "cadenza_watch_score",  # the same in all
-    "cadenza_watch_drift",
 }
 LOWEST = {"cadenza_shared_state_up", "process_start_time_seconds"}  # 0 if any process has it; the first start
 COUNTED = {"counter", "histogram"}  # what a process has counted stays counted after its end

@@ -6,7 +6,6 @@ import msgspec
 
 from cadenza.core.aliases import NO_ALIASES, Aliases
 from cadenza.core.chat import Model, ModelList
-from cadenza.core.classes import is_in_share
 from cadenza.core.errors import ContextOverflow, InvalidRequest, NotFound, NotTaken
 from cadenza.core.money import Price
 from cadenza.core.prices import PriceSchedule, show_changes, show_price
@@ -26,23 +25,13 @@ CREATED = 1_767_225_600  # 2026-01-01: class ids are stable, and so is their cre
 
 
 class ServedClass(msgspec.Struct, frozen=True):
-    """A version of a class: its plan, its character and its prices, and how it decides about web search.
-
-    While a canary runs, `candidate` is the version that serves `share` percent of the accounts instead.
-    """
+    """A version of a class: its plan, its character and its prices, and how it decides about web search."""
 
     plan: Plan
     character: Character
     prices: PriceSchedule
     decides_by_model: bool = False
     version: int | None = None  # its number in the store
-    candidate: "ServedClass | None" = None
-    share: int = 0
-
-    @property
-    def plans(self) -> tuple[Plan, ...]:
-        """The plan, and that of the candidate if there is one."""
-        return (self.plan, self.candidate.plan) if self.candidate else (self.plan,)
 
 
 class Catalogue:
@@ -59,8 +48,7 @@ class Catalogue:
         """The class that a chat request names; without a name, or for `auto`, the one that the account prefers."""
         class_id = self.preferred(principal.preferred_class) if asked is None or asked == AUTO else asked
         if found := self._classes.get(class_id):
-            candidate = found.candidate
-            return candidate if candidate and _is_in_share(principal.account_id, found, candidate) else found
+            return found
         if class_id == RESERVED_CLASS:
             raise InvalidRequest(f"The model '{RESERVED_CLASS}' is reserved and not available. {self._usable()}")
         if (aliased := self.aliases.resolve(class_id, self.ids, self.preferred)) != class_id:
@@ -72,15 +60,14 @@ class Catalogue:
         return tuple(self._classes.values())
 
     def routes(self) -> Iterator[Route]:
-        """The routes of all classes, and of the candidates that canaries try."""
-        return (route for served in self._classes.values() for plan in served.plans for route in plan.routes)
+        return (route for served in self._classes.values() for route in served.plan.routes)
 
     def able_classes(self, needs: frozenset[str]) -> tuple[str, ...]:
-        """The classes with a route that has all of these capabilities, for every account."""
+        """The classes with a route that has all of these capabilities."""
         return tuple(
             class_id
             for class_id, served in self._classes.items()
-            if all(any(all(getattr(route, need) for need in needs) for route in one.routes) for one in served.plans)
+            if any(all(getattr(route, need) for need in needs) for route in served.plan.routes)
         )
 
     def models(self, now_ms: int) -> ModelList:
@@ -102,11 +89,6 @@ class Catalogue:
 
     def _usable(self) -> str:
         return f"Use one of: {', '.join(self.ids)}."
-
-
-def _is_in_share(account_id: str, served: ServedClass, candidate: ServedClass) -> bool:
-    assert candidate.version is not None
-    return is_in_share(account_id, served.plan.class_id, candidate.version, served.share)
 
 
 class Snapshot(msgspec.Struct, frozen=True):

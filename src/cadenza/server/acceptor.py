@@ -19,8 +19,9 @@ from cadenza.http.client import ran_out
 from cadenza.http.connection import Connection, ConnectionSettings, Serve
 from cadenza.http.connections import Connections, ConnectionsLimits, Room
 from cadenza.http.headers import plain_address
+from cadenza.process import FILES_MAX, set_limit
 
-FILES_MAX = 65_536
+FILES_MAX_MACOS = 10_240  # some Macs refuse more, also where the hard limit is higher
 PER_TURN = 16  # accepted before the loop does something else, when many come at once
 PAUSE_S = 0.005  # while there is no room
 
@@ -100,10 +101,10 @@ class Acceptor:
 
 def allow_many_files() -> int:
     """Raise the limit of open files as far as the system allows. The limit."""
-    _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
-    soft_limit = FILES_MAX if hard_limit == resource.RLIM_INFINITY else min(hard_limit, FILES_MAX)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft_limit, hard_limit))
-    return soft_limit
+    limit, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = FILES_MAX if hard_limit == resource.RLIM_INFINITY else min(hard_limit, FILES_MAX)
+    wanted = (most, max(limit, FILES_MAX_MACOS))
+    return next((files for files in wanted if set_limit(resource.RLIMIT_NOFILE, files, hard_limit)), limit)
 
 
 def connections_limits(files_max: int) -> ConnectionsLimits:

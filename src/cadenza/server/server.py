@@ -44,7 +44,7 @@ class ServerLimits(msgspec.Struct, frozen=True):
     connections: ConnectionsLimits = ConnectionsLimits()
 
 
-class Service(Protocol):
+class Served(Protocol):
     """An application, as the server runs it."""
 
     @property
@@ -89,7 +89,7 @@ class Server:
 
     def __init__(
         self,
-        service: Service,
+        service: Served,
         listener: socket.socket,
         *,
         handles_sigint: bool = True,
@@ -211,7 +211,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def serve_one(
-    service: Service | str,
+    service: Served | str,
     listener: socket.socket,
     *,
     handles_sigint: bool = True,
@@ -225,7 +225,7 @@ def serve_one(
     sys.setswitchinterval(SWITCH_INTERVAL_S)
 
     async def run() -> int:
-        built: Service = pkgutil.resolve_name(service)() if isinstance(service, str) else service
+        built: Served = pkgutil.resolve_name(service)() if isinstance(service, str) else service
         server = Server(built, listener, handles_sigint=handles_sigint, limits=limits, on_start=on_start)
         return await server.run()
 

@@ -1,10 +1,14 @@
-"""Opens the store at an address of the config file."""
+"""Opens the store at an address of the config file: SQLite here, and what parts can open."""
 
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
+import msgspec
 from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
 
+from cadenza import parts
 from cadenza.store.sqlite.store import SqliteStore
 from cadenza.store.store import WAIT_S, Store, StoreUnavailable
 
@@ -14,26 +18,30 @@ NOT_UNDERSTOOD = (
 )
 
 
+class Carried(msgspec.Struct, frozen=True):
+    """How many rows of each table the target of a move has, and whether this move copied them."""
+
+    rows: dict[str, int]
+    is_new: bool
+
+
+OpenStore = Callable[[str, float | None], Store]
+MoveStore = Callable[[str, str], Coroutine[Any, Any, Carried]]
+
+
 def open_store(url: str, wait_s: float | None = None) -> Store:
     """Return the store at this address. It connects when it is first used.
 
     `wait_s` bounds the wait for a lock, and on Postgres for a connection or an answer. The default is 10 seconds on
-    SQLite; on Postgres `PostgresBounds` has the defaults, about 1 second.
+    SQLite.
     """
     try:
-        if url.startswith(("postgresql://", "postgres://")):
-            return _open_postgres(url, wait_s)
+        if part := parts.find(url):
+            opened: OpenStore = part.load("open").open_store
+            return opened(url, wait_s)
         return SqliteStore(_sqlite_path(url), wait_s or WAIT_S)
     except (ArgumentError, ValueError):  # their messages may quote a password
         raise StoreUnavailable(NOT_UNDERSTOOD) from None
-
-
-def _open_postgres(url: str, wait_s: float | None) -> Store:
-    from cadenza.store.postgres.connection import PostgresBounds  # noqa: PLC0415
-    from cadenza.store.postgres.store import PostgresStore  # noqa: PLC0415 asyncpg is slow to import
-
-    bounds = PostgresBounds()
-    return PostgresStore(url, bounds if wait_s is None else bounds.with_waits_of(wait_s))
 
 
 def _sqlite_path(url: str) -> Path:

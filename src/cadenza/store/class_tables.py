@@ -42,29 +42,26 @@ class_states = table(
     Column("earlier", Text, nullable=False, server_default="[]"),  # JSON: the versions served before it, newest first
     Column("is_rolled_back", Boolean, nullable=False, server_default=false()),  # a rollback served this version
     Column("is_adopted", Boolean, nullable=False, server_default=false()),  # the store decides, not the config
-    Column("candidate", Integer),  # the version that a canary tries
-    Column("share", Integer, nullable=False, server_default=text("0")),  # percent of accounts that it serves
-    Column("canary", Text),  # JSON: the counts and the test of the canary
+    Column("candidate", Integer),  # this, share and canary: used by release 0.1.0 alone
+    Column("share", Integer, nullable=False, server_default=text("0")),
+    Column("canary", Text),
     Column("revision", BigInteger, nullable=False, server_default=text("1")),  # grows with every change
     Column("changed_at", BigInteger, nullable=False),
-    Column("watched_at", BigInteger),  # when a process last began to run the watch
+    Column("watched_at", BigInteger),  # used by release 0.1.0 alone
     CheckConstraint("(candidate IS NULL) = (share = 0)", name="candidate_has_a_share"),
     CheckConstraint("share BETWEEN 0 AND 99", name="share_is_a_part"),
 )
 
 verdicts = table(
-    "verdicts",  # evaluations and watches of classes: counts and scores, never content
-    LeftOut(
-        "evaluations that an operator started, for the service",
-        kept="kept, with the operator's address; of watches, the newest 200",
-    ),
+    "verdicts",  # evaluations of classes, and watches of release 0.1.0: counts and scores, never content
+    LeftOut("evaluations that an operator started, for the service", kept="kept, with the operator's address"),
     Column("id", Text, primary_key=True),
     *required(Text, "class_id", "kind", "state"),
     Column("created_at", BigInteger, nullable=False),
     Column("ended_at", BigInteger),
     Column("actor", Text, nullable=False),
     Column("incumbent", Integer, nullable=False),  # the version of the class
-    Column("candidate", Text, nullable=False),  # provider/model; empty for a watch
+    Column("candidate", Text, nullable=False),  # provider/model
     Column("candidate_digest", LargeBinary(32)),  # of the version that it would become
     Column("suite", Text, nullable=False),  # its name
     Column("suite_digest", LargeBinary(32), nullable=False),
@@ -78,10 +75,7 @@ verdicts = table(
 
 verdict_scores = table(
     "verdict_scores",  # of one answer of one side: an interrupted evaluation continues from it
-    OfService(
-        "scores, tokens and times of the answers of an evaluation, without the answers",
-        kept="kept; of watches, the newest 200",
-    ),
+    OfService("scores, tokens and times of the answers of an evaluation, without the answers", kept="kept"),
     Column("verdict_id", Text, ForeignKey("verdicts.id"), primary_key=True),
     Column("case_number", Integer, primary_key=True, autoincrement=False),  # its place in the suite
     Column("run", Integer, primary_key=True, autoincrement=False),

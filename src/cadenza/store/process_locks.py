@@ -1,4 +1,7 @@
-"""Lock files beside a SQLite database, one for each live process. The kernel drops the lock of a process that dies."""
+"""Lock files beside a SQLite database, one for each live process. The kernel drops the lock of a process that dies.
+
+A process notes in its file the number of the newest entry, so that a start finds out if commits were lost since.
+"""
 
 import fcntl
 import os
@@ -57,6 +60,11 @@ class ProcessLocks:
             os.close(lock)
         return False
 
+    def noted(self) -> int:
+        """The highest number in the files, also in those that were left behind."""
+        texts = [(self._folder / name).read_text(errors="replace") for name in self.names()]
+        return max((int(text) for text in texts if text.isdecimal()), default=0)
+
     def names(self) -> list[str]:
         """All names that have a file, locked or left behind."""
         return [path.name for path in self._folder.iterdir()] if self._folder.is_dir() else []
@@ -64,6 +72,11 @@ class ProcessLocks:
     def live(self) -> list[str]:
         """The names of the live processes."""
         return sorted(filter(self.is_locked, self.names()))
+
+
+def note(lock: int, number: int) -> None:
+    """Write a number into the file of this process."""
+    os.pwrite(lock, b"%020d" % number, 0)
 
 
 def _try_lock(lock: int) -> bool:

@@ -448,7 +448,7 @@ payments = table(
     *required(BigInteger, created_at="when it was begun", changed_at="when its state last changed"),
     *required(BigInteger, default=ZERO, refunded_nano="what was refunded of it"),
     *required(BigInteger, default=ZERO, lost_nano="what lost disputes took of it"),
-    *required(BigInteger, default=ZERO, disputed_nano="what open disputes have taken of it"),
+    *required(BigInteger, default=ZERO, disputed_nano="what open disputes are about"),
     CheckConstraint("state IN ('open', 'paid', 'returned', 'disputed', 'expired')", name="state_is_known"),
     CheckConstraint("amount_nano > 0", name="amount_is_positive"),
     CheckConstraint("returned_nano BETWEEN 0 AND amount_nano", name="returned_is_part_of_amount"),
@@ -460,10 +460,13 @@ payments = table(
 
 payment_events = table(
     "payment_events",
-    OfService("ids of the payment provider's events, so that each is acted on once", kept="kept"),
+    OfService("the payment provider's events, so that each is acted on once, in whatever order they come", kept="kept"),
     Column("id", Text, primary_key=True),
     Column("kind", Text, nullable=False),
     Column("at", BigInteger, nullable=False),
+    *optional(Text, "reference", "fact"),  # of refunds and disputes: the provider's id of the payment, and JSON
+    *optional(BigInteger, "happened_at"),
+    Index("ix_payment_events_reference", "reference"),
 )
 
 debts = table(

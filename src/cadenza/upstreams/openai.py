@@ -18,6 +18,7 @@ from cadenza.core.faults import KINDS, FaultKind, describe_fault
 from cadenza.core.records import Route
 from cadenza.http.client import HttpClient, OutOfResources, Unreachable
 from cadenza.http.client_connection import Broken, ClientConnection, Unanswered, read_body
+from cadenza.http.flow import timeout_at
 from cadenza.upstreams.base import Ask, Collector, Fault, Piece, Probe, ReplyBounds, Sink
 from cadenza.upstreams.dialects import PLAIN, Dialect
 from cadenza.upstreams.errors import ERROR_BYTES_MAX, READ_STATUSES, classify_error
@@ -81,7 +82,7 @@ class OpenAIUpstream:
     async def probe(self) -> Probe:
         try:
             async with (
-                asyncio.timeout(PROBE_S),
+                timeout_at(asyncio.get_running_loop().time() + PROBE_S),
                 self._http.request("GET", f"/models{self._query}", b"", PROBE_S) as response,
             ):
                 body = await read_body(response, math.inf, PROBE_BYTES_MAX)

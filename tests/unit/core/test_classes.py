@@ -1,9 +1,9 @@
-"""Versions of classes: what makes two of them the same, what a promotion keeps, and the share of a canary."""
+"""Versions of classes: what makes two of them the same, and what a promotion keeps."""
 
 import msgspec
 import pytest
 
-from cadenza.core.classes import BUCKETS, ClassVersion, bucket_of
+from cadenza.core.classes import ClassVersion
 from cadenza.core.records import Route, Timeouts
 
 MAIN = Route("acme", "large", 1000, 100)
@@ -48,14 +48,3 @@ def test_a_candidate_replaces_the_main_routes() -> None:
     assert VERSION.with_candidate(tried).routes == (msgspec.structs.replace(SPARE, order=0, weight=1),)
     other = Route("acme", "other", 1000, 100)
     assert VERSION.with_candidate(other).routes == (other, SPARE)
-
-
-def test_buckets_are_even() -> None:
-    """Of many accounts, about five in a hundred are in a share of five percent, and others for another candidate."""
-    accounts = [f"acct_{number}" for number in range(20_000)]
-    first, second = (
-        {account for account in accounts if bucket_of(account, "forte", number) < BUCKETS * 5 // 100}
-        for number in (2, 3)
-    )
-    assert 900 < len(first) < 1100
-    assert len(first & second) < 100

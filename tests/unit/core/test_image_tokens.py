@@ -12,7 +12,14 @@ from typing import Any
 import pytest
 
 from cadenza.core.chat import Media
-from cadenza.core.image_tokens import BASE_TOKENS, IMAGE_TOKENS_MAX, PATCHES_MAX, TILE_TOKENS, pixels_of
+from cadenza.core.image_tokens import (
+    BASE_TOKENS,
+    IMAGE_TOKENS_MAX,
+    PATCHES_MAX,
+    SEGMENTS_MAX,
+    TILE_TOKENS,
+    pixels_of,
+)
 from cadenza.gateway.validate import parse_chat
 
 EXIF = b"\xff\xe1" + struct.pack(">H", 2_002) + b"\xff\xc0\0\x11\x08\0\x01\0\x01" + bytes(1_991)
@@ -33,6 +40,13 @@ def url_of(data: bytes, media_type: str = "image/png") -> str:
 def media_of(image: Any) -> Media:
     part = {"type": "image_url", "image_url": image}
     return parse_chat(json.dumps({"messages": [{"role": "user", "content": [part]}]}).encode()).media
+
+
+@pytest.mark.parametrize(("segments", "is_found"), [(SEGMENTS_MAX - 1, True), (SEGMENTS_MAX, False)])
+def test_few_segments_of_a_jpeg_are_walked(segments: int, *, is_found: bool) -> None:
+    """The size counts if it is in one of the first 64 segments; else it may be an image of any size."""
+    media = media_of({"url": url_of(jpeg(512, 512, b"\xff\xe0\0\2" * segments), "image/jpeg")})
+    assert (media.tokens_held == BASE_TOKENS + TILE_TOKENS) is is_found
 
 
 @pytest.mark.parametrize(

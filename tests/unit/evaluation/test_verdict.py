@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from cadenza.evaluation.verdict import CaseFacts, Verdict, reach_verdict, read_verdict, summarize_side
+from cadenza.evaluation.verdict import CaseFacts, Verdict, reach_verdict, read_verdict
 from cadenza.store.tables.verdicts import SIDES, AnswerScore, Side
 
 CASES = [
@@ -123,10 +123,3 @@ def test_nothing_to_compare_is_an_error() -> None:
     """Without one case that both sides answered there is no verdict."""
     with pytest.raises(ValueError, match="nothing to compare"):
         reach_verdict(CASES, [answer(1, 1, "incumbent", 1)], 1)
-
-
-def test_a_side_alone_has_a_summary() -> None:
-    """A watch asks one side, and gets its score and passes."""
-    own = [one for one in answers((1, 0), (0, 0), (1, 0)) if one.side == "incumbent"]
-    summary = summarize_side(CASES, own)
-    assert (summary.score, summary.passes, summary.tokens) == (2 / 3, 2, 10)

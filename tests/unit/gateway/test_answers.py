@@ -12,7 +12,10 @@ import pytest
 
 from cadenza.core.errors import CadenzaError, InsufficientCredit, InvalidRequest, RateLimited, UpstreamFailed
 from cadenza.core.records import Usage
-from cadenza.gateway.answers import PING_S, Answers, Pings
+from cadenza.gateway.answers import CHAT_ERRORS, PING_S, Answers, ErrorShape, Pings
+from cadenza.gateway.protocols.messages import MESSAGE_ERRORS
+from cadenza.gateway.protocols.responses import ResponseEvents
+from cadenza.gateway.protocols.translation import Kept
 from cadenza.http.events import PING, EventReader
 from cadenza.http.exchange import Exchange
 from cadenza.upstreams.base import Piece
@@ -42,6 +45,21 @@ async def served(client: Client, serve: Serve, *, is_wanted: bool = True) -> Non
         answers.fail(error)
     finally:
         pings.stop(answers)
+
+
+def response_errors() -> ErrorShape:
+    return ErrorShape(CHAT_ERRORS.reply, ResponseEvents("chatcmpl-1", 0, "auto", Kept()).failed)
+
+
+@pytest.mark.parametrize(
+    "errors", [CHAT_ERRORS, MESSAGE_ERRORS, response_errors()], ids=["chat", "messages", "responses"]
+)
+def test_an_error_ends_an_unfinished_event(errors: ErrorShape) -> None:
+    """In each protocol, the last line that was sent is not read as a part of the error."""
+    first, *rest = EventReader().feed(b"data: {}\n" + errors.event(UpstreamFailed("no"), "r1"))
+    assert first == b"{}"
+    assert rest
+    assert all(msgspec.json.decode(one) for one in rest)
 
 
 def test_a_ping_comes_within_15_seconds() -> None:

@@ -16,7 +16,8 @@ from cadenza.core.prices import PriceSchedule
 from cadenza.core.records import CONTEXT_TOKENS_MAX, Plan, Principal, Route
 from cadenza.gateway.chat import LARGE_BYTES, STEPS_MAX, compose, fit, read_chat
 from cadenza.gateway.large.bodies import LargeBodies, LargeLimits
-from cadenza.gateway.large.weight import COMMAS_MAX, LIGHT_BYTES
+from cadenza.gateway.large.weight import COMMAS_MAX, ESCAPES_MAX, LIGHT_BYTES
+from cadenza.gateway.request import RequestRecord
 from cadenza.gateway.validate import parse_chat
 from cadenza.http.body import BodyMemory
 from cadenza.observe import Observer, make_log
@@ -56,7 +57,7 @@ def read(large_bodies: LargeBodies) -> Read:
     async def read(text: str, character: str = "") -> tuple[PromptSize, ChatRequest]:
         body = b'{"messages":[{"role":"user","content":"%b"}]}' % text.encode()
         exchange = Client().open(body=body)
-        chat = await read_chat(exchange, BodyMemory(), large_bodies, principal("key"))
+        chat = await read_chat(exchange, BodyMemory(), large_bodies, principal("key"), RequestRecord(exchange))
         return PromptSize(TOKENIZER, Character(character), chat.counted_texts, exchange.body.size_bytes), chat
 
     return read
@@ -120,7 +121,7 @@ ANSWERED = b',{"role":"tool","tool_call_id":"a","content":"%b"}'
         (VALUES % (b',""' * LIGHT_BYTES), True),
         (VALUES % (b',"\\\\"' * LIGHT_BYTES), True),
         (CALLED + ANSWERED % (b"\\ud83d\\ude00" * (LIGHT_BYTES // 13)), False),
-        (CALLED + ANSWERED % (b"\\ud83d\\ude00" * (LIGHT_BYTES // 10)), True),
+        (CALLED + ANSWERED % (b"\\ud83d\\ude00" * (ESCAPES_MAX // 2 + 1)), True),
         (IMAGES % (IMAGE * 10), False),
         (IMAGES % (IMAGE * (STEPS_MAX // 40)), True),
     ],
@@ -144,8 +145,9 @@ async def test_what_holds_up_nobody_is_parsed_at_once(
 ) -> None:
     """A body of much text is parsed on the event loop; one with very many values, messages or bytes is not."""
     body = b'{"messages":[{"role":"user","content":"hi"}%b]}' % messages
+    exchange = Client().open(body=body)
     try:
-        chat = await read_chat(Client().open(body=body), BodyMemory(), large_bodies, principal("key"))
+        chat = await read_chat(exchange, BodyMemory(), large_bodies, principal("key"), RequestRecord(exchange))
     except InvalidRequest:  # 4,096 messages and calls are the most
         assert is_apart
     else:
@@ -161,7 +163,8 @@ async def test_an_account_with_many_keys_gets_the_turns_of_one() -> None:
     served = list[str]()
 
     async def send(sender: Principal) -> None:
-        await read_chat(Client().open(body=body), BodyMemory(), large_bodies, sender)
+        exchange = Client().open(body=body)
+        await read_chat(exchange, BodyMemory(), large_bodies, sender, RequestRecord(exchange))
         served.append(sender.key_id)
 
     senders = [*(principal(f"key {number}") for number in range(4)), principal("other", "other account")]

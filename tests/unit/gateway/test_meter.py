@@ -185,6 +185,12 @@ def test_an_empty_reply_without_a_fault_is_not_free() -> None:
     assert not meter_of(Piece(finish_reason="stop")).result().is_free
 
 
+async def test_a_broken_reply_has_the_cached_tokens_of_its_prompt() -> None:
+    """The upstream said how much of the prompt it had cached before the reply broke off: that part costs less."""
+    usage = await meter_of(Piece("hello world", usage=Usage(30, 9, cached_tokens=20))).count_delivered()
+    assert usage == Usage(30, 2, cached_tokens=20, estimated=True)
+
+
 @pytest.mark.parametrize(("said", "is_believed"), [(2 * WINDOW + TEMPLATE_TOKENS_MAX, True), (3 * WINDOW, False)])
 async def test_a_count_far_beyond_the_window_is_not_believed(said: int, is_believed: bool) -> None:
     """The route accepted the prompt, so it is no longer than the window: our own count is taken."""

@@ -4,7 +4,7 @@ import pytest
 
 from cadenza.core.errors import InsufficientCredit, RateLimited
 from cadenza.core.records import Principal
-from cadenza.gateway.uploads import SMALL_BYTES, Upload, Uploads
+from cadenza.gateway.uploads import SMALL_BYTES, UNPAID_BYTES, Upload, Uploads
 from cadenza.http.body import MIB, BodyMemory
 from cadenza.observe import Metrics
 
@@ -109,16 +109,16 @@ def test_everything_is_given_back(pool: Pool) -> None:
 def test_an_account_that_can_pay_for_nothing_is_refused(
     pool: Pool, balance_nano: int, least_nano: int, is_refused: bool
 ) -> None:
-    """A large body, announced or not, is a 402 unless the account can pay the cheapest answer; a small one is not."""
+    """Above 4 KiB, a body, announced or not, is a 402 unless the account can pay the cheapest answer."""
     upload = pool.open(balance_nano=balance_nano, least_nano=least_nano)
-    upload.expect(SMALL_BYTES)
-    upload.take(SMALL_BYTES)
+    upload.expect(UNPAID_BYTES)
+    upload.take(UNPAID_BYTES)
     if not is_refused:
         upload.expect(MIB)
         upload.take(1)
         return
     with pytest.raises(InsufficientCredit):
-        upload.expect(MIB)
+        upload.expect(UNPAID_BYTES + 1)
     with pytest.raises(InsufficientCredit):
         upload.take(1)
     assert pool.free_mib == POOL_MIB

@@ -3,7 +3,6 @@
 import contextlib
 import json
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 from cadenza.grounding.search.engines.base import Engine
@@ -40,7 +39,7 @@ def reply(body: bytes, status: str = "200 OK", content_type: str = "application/
 
 def engine_at(name: EngineName, url: str, timeout_s: float = WAIT_S, proxy: str | None = None) -> Engine:
     """An engine that is given so much time for a search."""
-    settings = SearchOptions(name, Path("no-index"), url, KEY, proxy, timeout_s=timeout_s / ENGINE_TIME)
+    settings = SearchOptions(name, url, KEY, proxy, timeout_s=timeout_s / ENGINE_TIME)
     return build_web_engine(settings)
 
 

@@ -1,7 +1,6 @@
 """What each engine is sent, and what it makes of a good answer."""
 
 import json
-from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -115,5 +114,5 @@ async def test_query_of_nothing(name: EngineName) -> None:
 def test_secrets_are_not_shown() -> None:
     """The representation of a choice has neither the key nor an address."""
     proxy = "http://user:secret@proxy.example:3128"
-    settings = SearchOptions("brave", Path("no-index"), "https://gateway.example", KEY, proxy)
+    settings = SearchOptions("brave", "https://gateway.example", KEY, proxy)
     assert not [text for text in ("gateway", KEY, "secret") if text in repr(settings)]

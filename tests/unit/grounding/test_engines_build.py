@@ -61,7 +61,7 @@ async def test_engine_that_does_not_work(name: EngineName, response: bytes, word
 @pytest.mark.parametrize("reason", REASONS)
 async def test_every_reason_has_a_sentence(reason: str) -> None:
     """Whatever the reason is, and of any engine, there are whole sentences."""
-    engine = ScriptedEngine("local")
+    engine = ScriptedEngine("searxng")
     engine.failure = lambda: EngineFailed(reason)
     found = await probe(engine)
     assert not found.works

@@ -7,7 +7,6 @@ import math
 
 import pytest
 
-from cadenza.grounding.search.engines.guard import NEVER_OPENS
 from cadenza.grounding.search.records import EngineFailed, Hit
 from tests.unit.grounding.engine_peer import asking, failure_of, reply
 from tests.unit.grounding.scripted_engine import HITS, ScriptedEngine, SecondsClock, guarded
@@ -205,14 +204,3 @@ async def test_faults_of_a_query_or_of_this_process_count_for_nothing(trial: Tri
     await trial.fail(10, reason)
     assert trial.said() == []
     assert await trial.works()
-
-
-async def test_failures_behind_a_circuit_that_never_opens_are_logged(trial: Trial) -> None:
-    """The local engine goes on being asked; its log has one warning and one line when it works again."""
-    logged = guarded(trial.engine, trial.clock, trial.written, NEVER_OPENS)
-    trial.engine.failure = lambda: EngineFailed("unusable")
-    for _ in range(5):
-        assert await failure_of(logged) == "unusable"
-    trial.engine.failure = None
-    assert await logged.search("q", 5) == HITS
-    assert trial.said() == [("warning", FAILS, "unusable"), WORKS_AGAIN]

@@ -5,7 +5,6 @@ import contextlib
 import io
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -13,7 +12,6 @@ import pytest
 from cadenza.core.tokens import estimate_tokens
 from cadenza.grounding.files.reader import DocumentReader, ReaderLimits
 from cadenza.grounding.files.records import FetchedPage
-from cadenza.grounding.search.engines.local import LocalBounds, LocalEngine
 from cadenza.grounding.search.finder import Finder, fitting
 from cadenza.grounding.search.pages.addresses import Network
 from cadenza.grounding.search.pages.client import FetchLimits
@@ -21,14 +19,12 @@ from cadenza.grounding.search.pages.fetch import PageFetcher
 from cadenza.grounding.search.records import (
     SearchOptions,
     SearchRequest,
-    SearchResult,
     Source,
     UnreadPage,
 )
 from cadenza.observe import Observer, make_log
 from tests.unit.grounding.engine_peer import engine_at, reply
 from tests.unit.grounding.fetch_site import HOST, LOOPBACK, NOT_FOUND, PATIENT, Names, page
-from tests.unit.grounding.indexed import index, write
 from tests.unit.grounding.scripted_engine import ScriptedEngine
 from tests.unit.http.peer import Peer, Visit
 from tests.unit.http.raw_client import WAIT_S, until
@@ -36,7 +32,7 @@ from tests.unit.upstreams.clock import Clock
 
 ASKED = ["Who won the Vuelta in 2026? Search the web."]
 ROOM = 2_000
-OPTIONS = SearchOptions("searxng", Path("index.db"), timeout_s=WAIT_S)
+OPTIONS = SearchOptions("searxng", timeout_s=WAIT_S)
 
 
 def article(text: str, title: str = "A title") -> bytes:
@@ -217,60 +213,6 @@ async def test_addresses_of_this_machine_are_read_if_they_are_allowed(web: Web, 
     async with finding(web, reader, networks=()) as finder:
         assert not (await finder.find(SearchRequest("owner", asked, ROOM))).unread
     assert "/here" not in web.asked
-
-
-async def test_the_local_engine_opens_no_page_and_the_model_is_told(reader: DocumentReader, tmp_path: Path) -> None:
-    """Of every address that the person wants read, beside what the documents say; not in code, nor if forbidden."""
-    await index(tmp_path / "index.db", write(tmp_path / "docs", pump="The pump of the Zurbaran plant is green."))
-    finder = Finder(LocalEngine(tmp_path / "index.db", LocalBounds(time_s=60.0)), None, reader, OPTIONS)
-    pages = [f"https://{name}.example/x" for name in "abcd"]
-    told = [UnreadPage(url, "could not be read: this service does not open web pages") for url in pages]
-
-    async def find(*asked: str, tokens_max: int = ROOM) -> SearchResult:
-        return await finder.find(SearchRequest("owner", asked, tokens_max))
-
-    both = await find(f"Which colour has the pump of the Zurbaran plant, and in {' '.join(pages)} ?")
-    assert ([source.title for source in both.sources], both.unread) == (["docs/pump.md"], told)
-    only = await find(f"Summarise {pages[0]}")
-    assert (bool(only), only.unread) == (False, told[:1])
-    assert (await find(f"Summarise {pages[0]}", "what else does it say?")).unread == told[:1]
-    assert (await find(f"Summarise {pages[0]}", tokens_max=20)).unread == []
-    for text in (
-        f"What does `curl {pages[0]}` do?",
-        f"Without searching: what is {pages[0]}?",
-        "Why http://localhost/?",
-    ):
-        assert not (await find(text)).unread
-    await finder.close()
-
-
-async def test_documents_are_no_source_for_the_weather(reader: DocumentReader, tmp_path: Path) -> None:
-    """A handbook that mentions the weather is not quoted for today's, but for a question about itself."""
-    text = "In bad weather the office closes at noon. Weather reports are no excuse."
-    await index(tmp_path / "index.db", write(tmp_path / "docs", office=text))
-    finder = Finder(LocalEngine(tmp_path / "index.db", LocalBounds(time_s=60.0)), None, reader, OPTIONS)
-    for question in (
-        "What is the weather today?",
-        "weather in Reykjavik",
-        "What is the weather forecast for tomorrow?",
-    ):
-        assert not await finder.find(SearchRequest("owner", [question], ROOM))
-    for question in ("When does the office close in bad weather?", "What are the rules for bad weather?"):
-        assert await finder.find(SearchRequest("owner", [question], ROOM))
-    await finder.close()
-
-
-async def test_a_page_that_is_named_and_found_is_read_once(web: Web, reader: DocumentReader) -> None:
-    """A follow-up refers to the page of the message before, and the engine finds it too: its text is there once."""
-    web.find({"/here": "snippet"})
-    web.pages = {"/here": article("The treaty was signed in Lucerne.")}
-    async with finding(web, reader) as finder:
-        found = await finder.find(
-            SearchRequest("owner", [f"Who signed it, by {web.url}/here ?", "What about Tom?"], ROOM)
-        )
-    [source] = found.sources
-    assert web.asked.count("/here") == 1
-    assert source.text.count("signed in Lucerne") == 1
 
 
 async def test_a_request_may_ask_for_a_search(web: Web, reader: DocumentReader) -> None:

@@ -198,16 +198,24 @@ async def talking(script: Script) -> AsyncIterator[tuple[HttpClient, Peer]]:
 
 
 @contextlib.contextmanager
-def full_listener() -> Iterator[int]:
-    """A port where connecting hangs, because the listener's backlog is full."""
+def silent_listener(host: str = LOCALHOST, port: int = 0) -> Iterator[tuple[socket.socket, list[socket.socket]]]:
+    """A listener, and the clients that fill its backlog, so that connecting hangs."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with contextlib.ExitStack() as stack:
-        listener = stack.enter_context(socket.socket())
-        listener.bind((LOCALHOST, 0))
+        listener = stack.enter_context(socket.socket(family))
+        listener.bind((host, port))
         listener.listen(0)
-        for _ in range(8):
-            waiting = stack.enter_context(socket.socket())
-            waiting.setblocking(False)
-            waiting.connect_ex(listener.getsockname())
+        clients = [stack.enter_context(socket.socket(family)) for _ in range(8)]
+        for client in clients:
+            client.setblocking(False)
+            client.connect_ex(listener.getsockname())
+        yield listener, clients
+
+
+@contextlib.contextmanager
+def full_listener() -> Iterator[int]:
+    """A port where connecting hangs."""
+    with silent_listener() as (listener, _):
         yield listener.getsockname()[1]
 
 

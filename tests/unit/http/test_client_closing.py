@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.http.client import HttpClient, OutOfResources, Unreachable, connect_to_first
+from cadenza.http.client import HttpClient, OutOfResources, Unreachable
 from cadenza.http.client_connection import BUFFER_BYTES_MAX, ClientConnection
 from tests.unit.http.peer import (
     LOCALHOST,
@@ -325,16 +325,3 @@ async def test_unreachable_carries_no_address() -> None:
         with pytest.raises(Unreachable) as failure:
             await fetch(client)
     assert (str(failure.value), failure.value.__cause__, failure.value.__suppress_context__) == ("", None, True)
-
-
-async def test_an_address_of_a_family_without_sockets_is_passed_over() -> None:
-    """As on a machine without IPv6, for a host that has both kinds of addresses: the next address is tried."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        local_port = listener.getsockname()[1]
-        unknown = (99, socket.SOCK_STREAM, 0, "", ("::1", local_port))
-        known = (socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", local_port))
-        connected = await connect_to_first([unknown, known])
-        assert connected.getpeername() == ("127.0.0.1", local_port)
-        connected.close()
-        with pytest.raises(OSError, match="family"):
-            await connect_to_first([unknown])

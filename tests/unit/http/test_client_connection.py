@@ -1,10 +1,12 @@
 """The client's end of a connection, fed by hand: one read may bring a part of the body and its end."""
 
 import asyncio
+from contextlib import nullcontext
 
 import pytest
 
 from cadenza.http.client_connection import HEAD_BYTES_MAX, Broken, ClientConnection
+from cadenza.http.flow import READING_TURNS
 from tests.unit.upstreams.clock import Clock
 
 HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -151,21 +153,29 @@ async def test_no_part_moves_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
         await receiving
 
 
-async def test_a_part_that_arrives_too_late_is_not_handed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What arrives between the deadline and the turn of the task that receives is left, and the connection closed."""
+@pytest.mark.parametrize(("turns", "is_read"), [(READING_TURNS - 1, True), (READING_TURNS, False)])
+async def test_what_arrived_by_the_deadline_is_read(monkeypatch: pytest.MonkeyPatch, turns: int, is_read: bool) -> None:
+    """What is read in the first turns after the deadline is handed over; later parts are left, and it is closed."""
     loop = asyncio.get_running_loop()
     clock = Clock(loop, monkeypatch, is_stopped=True)
     connection, transport = await open_response()
     parts, deadline_s = Parts(), loop.time() + 10
     receiving = asyncio.create_task(connection.receive(parts.keep, deadline_s))
     await asyncio.sleep(0)
-    loop.call_at(deadline_s, connection.data_received, PART + b"0\r\n\r\n")
+
+    def arrive(turns_left: int) -> None:
+        if turns_left:
+            loop.call_soon(arrive, turns_left - 1)
+        else:
+            connection.data_received(PART + b"0\r\n\r\n")
+
+    loop.call_at(deadline_s, arrive, turns)
     await clock.leap(10)
-    with pytest.raises(TimeoutError):
+    with nullcontext() if is_read else pytest.raises(TimeoutError):
         await receiving
-    assert parts == []
-    assert not connection.end_exchange()
-    assert transport.is_aborted
+    assert parts == [b"hi"] * is_read
+    assert connection.end_exchange() == is_read
+    assert transport.is_aborted != is_read
 
 
 async def test_a_kept_connection_has_the_deadline_of_its_next_exchange(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -314,21 +314,3 @@ async def test_a_proxy_that_is_not_there(url: str, proxy: str) -> None:
     async with client_of(url, proxy) as client:
         with pytest.raises(Unreachable):
             await fetch(client)
-
-
-async def test_a_proxy_of_several_addresses(authority: trustme.CA, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a proxy's name has several addresses, one that refuses the connection is skipped."""
-    loop = asyncio.get_running_loop()
-    look_up = loop.getaddrinfo
-
-    async def look_up_two(host: str, port: int, **options: int) -> object:
-        there = await look_up(LOCALHOST if host == "proxy.example" else host, port, **options)
-        not_there = [(*found[:4], ("127.0.0.2", port)) for found in there]
-        return not_there + there
-
-    monkeypatch.setattr(loop, "getaddrinfo", look_up_two)
-    async with (
-        tunnelled(authority) as (_upstream, proxy),
-        client_of(f"https://{NAME}/v1", f"http://proxy.example:{proxy.port}") as client,
-    ):
-        assert (await fetch(client)).body == b"hi"

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from cadenza.core.money import Price
 from cadenza.core.records import Cap, Outcome, Usage
 from cadenza.core.spans import month_of, span_of
+from cadenza.ledger.cap_holds import CapHolds
 from cadenza.ledger.caps import NO_CAP_USE, CapState, CapStatus, CapUse
 from cadenza.ledger.charging import begin_caps, end_requests
 from cadenza.ledger.rules import (
@@ -286,3 +287,12 @@ def test_no_moves_of_two_processes_pass_a_cap(limit_nano: int, steps: list[Move]
         assert cap.held_nano == sum(amount for one in running for _, amount in one)
         assert max(spent_nano.values()) <= limit_nano
         assert cap.excused_nano == 0
+
+
+def test_what_the_store_may_have_otherwise_is_written_once() -> None:
+    """A key of which the store may have another amount is in the next batch of its account, and then in none."""
+    holds = CapHolds()
+    assert holds.doubtful([("a", "k")]) == ["a"]
+    assert holds.use("a", []) == CapUse({"k": 0}, {})
+    holds.written("a")
+    assert (holds.use("a", []), holds.doubtful([])) == (NO_CAP_USE, [])

@@ -20,8 +20,6 @@ LEVELS = {"info", "warning", "error", "critical", "exception", "log"}
 EXPANDED = {
     "cli/start.py": {"address", "config", "pid", "store", "version", "workers"},
     "control/retention.py": {"audit_events", "links", "sessions", "usage"},
-    "evaluation/canaries.py": {"candidate", "class_id", "reason"},
-    "evaluation/watch.py": {"class_id", "version", "watch"},
     "grounding/search/engines/guard.py": {"open_s"},
 }
 NAMED_EVENTS = {"grounding/search/engines/guard.py", "web/money/payments.py"}  # a function logs what its callers name
@@ -88,7 +86,7 @@ def test_the_line_of_a_request_has_known_fields() -> None:
         ({NEEDLE: 1, "exc_info": ValueError(NEEDLE)}, {"left_out": ["1", "<ValueError>"]}),
         ({"class_id": NEEDLE, "status": [NEEDLE, 5]}, {"class_id": "<str of 18>", "status": ["<str of 18>", 5]}),
         ({"class_id": "x" * 201}, {"class_id": "<str of 201>"}),
-        ({"reason": ValueError(NEEDLE), "detail": {NEEDLE: 1}}, {"reason": "<ValueError>", "detail": "<dict of 1>"}),
+        ({"reason": ValueError(NEEDLE), "advice": {NEEDLE: 1}}, {"reason": "<ValueError>", "advice": "<dict of 1>"}),
         ({"reason": UserQuestion(0, 0, (NEEDLE,))}, {"reason": "<UserQuestion>"}),
         ({"reason": "a" * 3000}, {"reason": "a" * TEXT_CHARS_MAX + "…"}),
         ({"problems": ["two words"], "pid": 7, "before": None}, {"problems": ["two words"], "pid": 7, "before": None}),

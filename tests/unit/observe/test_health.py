@@ -67,8 +67,6 @@ CASES = {
     "usage_doubtful": (Facts(hour=counted("doubtful_usage_total", acme=2, other=0)), "In the last hour: acme 2."),
     "search_fails": (Facts(recent=counted("grounding_failures_total", search=6, memory=9)), "6 in the last 5 minutes."),
     "mail_fails": (Facts(mail_failure="it refuses the login", mail_waiting=4), "it refuses the login; 4 are waiting"),
-    "canary_rolled_back": (Facts(hour=counted("canary_rollbacks_total", forte=1)), "In the last hour: forte 1."),
-    "model_drifts": (Facts(drifted=["forte"]), "Of the class forte."),
     "log_dropped": (Facts(hour=counted("log_dropped_total", **{"": 8})), "In the last hour: 8."),
 }
 WELL = {
@@ -99,7 +97,7 @@ def test_a_problem_is_found_in_its_facts_only(kind: str) -> None:
 def test_every_rule_has_its_case() -> None:
     """The others need a longer memory than a process has, or a process that is gone: alerts see them."""
     assert {rule.kind for rule in TABLE if rule.find} == set(CASES)
-    assert [rule.kind for rule in TABLE if not rule.find] == ["down", "margin_negative", "canary_waits"]
+    assert [rule.kind for rule in TABLE if not rule.find] == ["down", "margin_negative"]
     assert len(RULES) == len(TABLE)
 
 
@@ -145,15 +143,13 @@ def test_facts_are_read_from_metrics() -> None:
     metrics.slots.set(2)
     metrics.slots_limit.set(4)
     metrics.refused.labels("slots").inc(7)
-    metrics.watch_drift.labels("forte", "score").set(1)
-    metrics.watch_drift.labels("mezzo", "score").set(0)
     for lag_s in (0.1, 0.2, 0.3):
         metrics.loop_lag.add("", lag_s)
     families = read_families(metrics.registry)
     minutes.note(read_totals(families), START_S + 60)
     facts = read_facts(families, minutes, START_S + 60)
     assert facts.routes == [RouteFact("acme", "large", "failing", "failed", 500, START_S + 1, 3, 40)]
-    assert (facts.slots_taken, facts.slots_limit, facts.shared_state_failed, facts.drifted) == (2, 4, False, ["forte"])
+    assert (facts.slots_taken, facts.slots_limit, facts.shared_state_failed) == (2, 4, False)
     assert facts.count("cadenza_refused_total", "slots") == 7
     assert [facts.count("cadenza_loop_lag_seconds", part) for part in (ALL, LATE)] == [3, 1]
     metrics.shared_state_up.set(0)

@@ -7,7 +7,7 @@ import textwrap
 
 import pytest
 
-from cadenza.cli.console import print_place
+from cadenza.terminal.console import print_place
 
 NEEDLE = "n33dle"
 PROGRAM = textwrap.dedent(

@@ -103,32 +103,3 @@ def test_a_refused_image_names_the_classes_that_take_it() -> None:
     with pytest.raises(NotTaken, match=r"'mezzo' takes no parts .* Classes that take them: forte\.$") as refused:
         routes_that_take(SERVED["mezzo"].plan, frozenset({"vision"}), ("forte",))
     assert (refused.value.class_id, refused.value.need) == ("mezzo", "vision")
-
-
-def with_canary(share: int, number: int = 2) -> Catalogue:
-    candidate = Plan.of("forte", (Route("other", "candidate", 1000, 100, vision=True),))
-    tried = msgspec.structs.replace(SERVED["forte"], plan=candidate, version=number)
-    served = msgspec.structs.replace(SERVED["forte"], version=1, candidate=tried, share=share)
-    return Catalogue({**SERVED, "forte": served})
-
-
-def versions_of(classes: Catalogue, accounts: int = 1000) -> list[int | None]:
-    """The version that serves each of so many accounts."""
-    asking = (Principal("key_a", f"acct_{number}", frozenset(), "forte") for number in range(accounts))
-    return [classes.find("auto", one).version for one in asking]
-
-
-def test_a_canary_is_sticky_by_account() -> None:
-    """The candidate serves its share of the accounts, always the same ones, and a larger share keeps them."""
-    small, again, large = (versions_of(with_canary(share)) for share in (5, 5, 25))
-    assert small == again
-    assert 20 < small.count(2) < 90
-    assert 180 < large.count(2) < 330
-    assert all(later == 2 for before, later in zip(small, large, strict=True) if before == 2)
-
-
-def test_the_routes_of_a_candidate_count() -> None:
-    """Health and the operator's pages see them, and a class takes images only if both of its versions do."""
-    classes = with_canary(5)
-    assert ("other", "candidate") in [(route.provider, route.model) for route in classes.routes()]
-    assert classes.able_classes(frozenset({"vision"})) == ()

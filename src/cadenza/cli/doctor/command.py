@@ -9,11 +9,11 @@ from collections.abc import Sequence
 import click
 import msgspec
 
-from cadenza.cli.configured import load_config
-from cadenza.cli.console import config_option, json_option, print_json, say
-from cadenza.cli.doctor.installation import Check
 from cadenza.cli.doctor.routes import examine, try_models
 from cadenza.config import ConfigError
+from cadenza.terminal.checks import Check
+from cadenza.terminal.configured import load_config
+from cadenza.terminal.console import config_option, json_option, print_json, say
 
 COLOURS = {"ok": "green", "warning": "yellow", "fault": "red"}
 STATE_WIDTH = 9
@@ -23,40 +23,33 @@ LINE_WIDTH_MIN = 60
 
 @click.command()
 @click.option("--try", "one_token", is_flag=True, help="Also ask every model for one token.")
-@click.option("--deep", is_flag=True, help="Also try every model with about ten tiny requests.")
-@click.option("--provider", metavar="NAME", help="With --try or --deep: only its models.", show_default="all")
+@click.option("--provider", metavar="NAME", help="With --try: only its models.", show_default="all")
 @click.option(
     "--timeout",
     metavar="SECONDS",
     type=click.FloatRange(min=0, min_open=True),
     default=30,
     show_default=True,
-    help="With --try or --deep: how long each request may take.",
+    help="With --try: how long each request may take.",
 )
 @json_option
 @config_option
-def doctor(
-    one_token: bool, deep: bool, provider: str | None, timeout: float, as_json: bool, config: str | None
-) -> None:
+def doctor(one_token: bool, provider: str | None, timeout: float, as_json: bool, config: str | None) -> None:
     """Check the config and all that a start needs, from the store to the routes. Exit 1 if there is a fault.
 
     If the service runs, its routes are judged by how they answer its chats. With --try, one chat request for one token
     is sent to every model.
-
-    With --deep, requests are sent to the providers, one at a time: plain, streamed, with tools, sampling fields and
-    system messages. They may cost a fraction of a cent for each model. What the provider does is printed, with the
-    settings that it needs.
     """
-    if provider and not (one_token or deep):
-        raise ValueError("--provider needs --try or --deep")
+    if provider and not one_token:
+        raise ValueError("--provider needs --try")
     try:
         settings = load_config(config)
     except ConfigError as error:
         checks = [Check("config", "fault", problem, "Correct the config file.") for problem in error.problems]
     else:
         checks = asyncio.run(examine(settings))
-        if one_token or deep:
-            checks += asyncio.run(try_models(settings, provider, timeout, say, is_deep=deep))
+        if one_token:
+            checks += asyncio.run(try_models(settings, provider, timeout, say))
     if as_json:
         print_json([msgspec.structs.asdict(check) for check in checks])
     else:

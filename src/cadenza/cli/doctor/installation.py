@@ -9,54 +9,27 @@ import time
 from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TypeVar
 
-import msgspec
-
-from cadenza import clock
-from cadenza.cli.index import index_problem
+from cadenza import clock, parts
 from cadenza.config import Settings
 from cadenza.config.parts import search_options
-from cadenza.config.settings import DEFAULT_PRICES, SITE_KEY_VARIABLE, SearchSettings, ServerSettings
+from cadenza.config.settings import DEFAULT_PRICES, SITE_KEY_VARIABLE, ServerSettings
 from cadenza.control.prices import read_schedules, say_unused
 from cadenza.control.store.prepare import require_store
-from cadenza.core.errors import ControlError
 from cadenza.fleet.presence import is_registered
 from cadenza.fleet.shared import MEMORY
-from cadenza.grounding.index.local_index import index_exists, list_folders
 from cadenza.grounding.search.engines.build import build_web_engine, probe
 from cadenza.http.headers import is_local
-from cadenza.observe.health import RULES
 from cadenza.store.address import open_store
 from cadenza.store.migrate import schema_state
 from cadenza.store.store import Store, StoreRefused, StoreUnavailable, check_write, compare_clocks
+from cadenza.terminal.checks import Check, CheckSharedState
 
 FREE_BYTES_MIN = 16 * 1024 * 1024  # a new store takes less than one; its write-ahead log may grow to this
 CLOCKS_DIFFER_S = 1.0
-VALKEY_VERSION_MIN = 7
-VALKEY_ADVICE = {
-    "WRONGPASS": "Check user and password in shared_state.url.",
-    "NOAUTH": "Put user and password into shared_state.url.",
-    "NOPERM": "Let this user run scripts, publish and subscribe, and write keys that begin with {cadenza}:.",
-    "READONLY": "Point shared_state.url to the primary: this one is a replica.",
-}
 
 T = TypeVar("T")
-State = Literal["ok", "warning", "fault"]
-
-
-class Check(msgspec.Struct, frozen=True):
-    """One thing that was checked: its state, what was found, and what to do if it is not well."""
-
-    check: str
-    state: State
-    found: str
-    todo: str = ""
-
-    @property
-    def heading(self) -> str:
-        """What it is printed under, if not at the top."""
-        return ""
 
 
 async def check_installation(settings: Settings) -> list[Check]:
@@ -164,20 +137,10 @@ def _fault(found: str, todo: str) -> Check:
 async def check_shared_state(url: str) -> Check:
     if url == MEMORY:
         return Check("shared", "ok", "rates and slots are counted in each process")
-    from cadenza.fleet.valkey.connection import ValkeyUnreachable, probe  # noqa: PLC0415 needs hiredis
-
-    try:
-        found = await probe(url)
-    except ValkeyUnreachable as reason:
-        known = (todo for code, todo in VALKEY_ADVICE.items() if code in str(reason))
-        problem = RULES["shared_state_fails"].problem(str(reason), next(known, ""))
-        return Check("shared", "fault", problem.words, problem.advice)
-    name = f"{found.server} {'.'.join(map(str, found.version))}"
-    if found.version < (VALKEY_VERSION_MIN,):
-        return Check("shared", "fault", f"{name} is too old", "Use any Valkey, or Redis 7 or later.")
-    if found.is_cluster:
-        return Check("shared", "fault", f"{name} is a cluster", "Use a single server, with a replica if you like.")
-    return Check("shared", "ok", f"{name} answers in {found.trip_s * 1000:.1f} ms")
+    part = parts.find(url)
+    assert part, url
+    check: CheckSharedState = part.load("checks").check_shared_state
+    return await check(url)
 
 
 async def check_prices(settings: Settings) -> list[Check]:
@@ -219,37 +182,12 @@ def check_metrics(server: ServerSettings) -> Check:
 async def check_search(settings: Settings) -> Check:
     search = settings.grounding.search
     if search.engine == "off":
-        return Check("search", "ok", "turned off in the config: [grounding] has search = false")
+        return Check("search", "ok", "off: the config names no engine")
     if search.api_key_env and not search.api_key:
         return Check("search", "warning", f"{search.engine} was not asked: its key is not set")
-    if search.engine == "local":
-        return check_index(search)
     engine = build_web_engine(search_options(search))
     try:
         found = await probe(engine)
     finally:
         await engine.close()
     return Check("search", "ok" if found.works else "fault", found.detail)
-
-
-def check_index(search: SearchSettings) -> Check:
-    """Open the index, and say how much is in it."""
-    if problem := index_problem(search):
-        return Check("search", "fault", *problem)
-    if not index_exists(search.index):
-        return Check("search", "ok", "off: there is no engine, and no index of local documents")
-    try:
-        folders = list_folders(search.index)
-    except ControlError as error:
-        return Check("search", "fault", f"local: {error}")
-    documents = sum(folder.files - folder.unreadable for folder in folders)
-    if not documents:
-        return Check(
-            "search", "warning", f"local: there are no documents in {search.index}", "Run 'cadenza index FOLDER'."
-        )
-    passages = sum(folder.passages for folder in folders)
-    counts = ", ".join(
-        f"{number:,} {noun}{'' if number == 1 else 's'}"
-        for number, noun in ((len(folders), "folder"), (documents, "document"), (passages, "passage"))
-    )
-    return Check("search", "ok", f"local: {counts} in {search.index}")

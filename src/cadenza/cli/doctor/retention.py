@@ -1,13 +1,14 @@
 """What `cadenza doctor` says of how long things are kept: the limits of the config, and how old the oldest rows are."""
 
 from cadenza import clock
-from cadenza.cli.doctor.installation import Check, ask_store
+from cadenza.cli.doctor.installation import ask_store
 from cadenza.config import Settings
 from cadenza.config.checks import is_private
 from cadenza.config.settings import ProviderSettings
 from cadenza.control.retention import KeptRow, read_kept
 from cadenza.core.retention import RetentionLimits
 from cadenza.core.spans import DAY_MS
+from cadenza.terminal.checks import Check
 from cadenza.upstreams.dialects import DIALECTS
 
 ENFORCED = "zero, enforced by its API: each request demands it (provider.zdr)"

@@ -2,13 +2,13 @@
 
 A running service says what is wrong with its chats. A route is judged by whether its provider lists the model; but a
 provider may list its models and refuse every chat. With --try the model is also asked for
-one token, with --deep it is sent some tiny requests, once for each model.
+one token.
 """
 
 import asyncio
 from collections.abc import Callable, Mapping
 
-from cadenza.cli.doctor.installation import Check, State, ask_store, check_installation, has_other_store
+from cadenza.cli.doctor.installation import ask_store, check_installation, has_other_store
 from cadenza.cli.doctor.retention import check_retention, describe_retention
 from cadenza.cli.running_service import NoAnswer, NotRunning, address_of, read_service
 from cadenza.clock import now_ms
@@ -32,17 +32,17 @@ from cadenza.observe.facts import read_routes
 from cadenza.observe.health import Severity
 from cadenza.observe.samples import Samples
 from cadenza.store.tables.attempts import add as add_attempts
-from cadenza.upstreams.base import Probe, Upstream
+from cadenza.terminal.checks import Check, State
+from cadenza.upstreams.base import Probe
 from cadenza.upstreams.billed import BilledUpstream
-from cadenza.upstreams.trial.session import TrialFinding
-from cadenza.upstreams.trial.trial import try_model, try_one_token, try_plain_reply
+from cadenza.upstreams.one_token import ask_one_token
 
 STATES: dict[Severity, State] = {"page": "fault", "ticket": "warning"}
 MODELS_NAMED_MAX = 5
 
 
 class TrialCheck(Check, frozen=True, kw_only=True):
-    """One finding of a trial."""
+    """Whether a model answers."""
 
     provider: str
     model: str
@@ -67,13 +67,11 @@ async def examine(settings: Settings) -> list[Check]:
         finally:
             await upstream.stop()
         for class_id, state in classes.items():
-            for version in state.versions:
-                label = f"{class_id} (candidate)" if version is state.candidate else class_id
-                checks += [
-                    _check_route(f"{label} -> {name}: {it.model}", it.model, probe, rejects_key=name in rejecting)
-                    for it in version.routes
-                    if it.provider == name
-                ]
+            checks += [
+                _check_route(f"{class_id} -> {name}: {it.model}", it.model, probe, rejects_key=name in rejecting)
+                for it in state.version.routes
+                if it.provider == name
+            ]
     return checks
 
 
@@ -107,7 +105,7 @@ async def read_classes(settings: Settings) -> tuple[dict[str, ClassState], list[
 
 
 def served_routes(classes: Mapping[str, ClassState]) -> list[Route]:
-    return [route for state in classes.values() for version in state.versions for route in version.routes]
+    return [route for state in classes.values() for route in state.version.routes]
 
 
 async def ask_service(settings: Settings) -> tuple[list[Check], set[str]]:
@@ -146,12 +144,9 @@ def _check_route(name: str, model: str, probe: Probe, *, rejects_key: bool) -> C
 
 
 async def try_models(
-    settings: Settings, provider: str | None, limit_s: float, announce: Callable[[str], None], *, is_deep: bool
+    settings: Settings, provider: str | None, limit_s: float, announce: Callable[[str], None]
 ) -> list[TrialCheck]:
-    """Try the models of one provider, or of all. The first route with a model stands for the others.
-
-    A model is asked for one token, or sent every kind of request if the trial is deep.
-    """
+    """Ask the models of one provider, or of all, for one token. The first route with a model stands for the others."""
     routes = dict[tuple[str, str], Route]()
     classes, _ = await read_classes(settings)
     for route in served_routes(classes):
@@ -162,39 +157,15 @@ async def try_models(
     wanted = [route for route in routes.values() if provider in (None, route.provider)]
     checks, attempts = list[TrialCheck](), AttemptCounts(now_ms)
     for route in wanted:
-        what = "with tiny requests, one at a time" if is_deep else "with a request for one token"
-        announce(f"Trying {route.provider}: {route.model} {what} …")
+        announce(f"Asking {route.provider}: {route.model} for one token …")
         upstream = build_upstreams(settings, make_log(), wanted)[route.provider]
         await upstream.start()
         try:
-            counted = BilledUpstream(upstream, attempts, TRIAL)
-            checks += await _try_route(settings, counted, route, limit_s, is_deep=is_deep)
+            fault = await ask_one_token(BilledUpstream(upstream, attempts, TRIAL), route, limit_s)
         finally:
             await upstream.stop()
+        words = (fault.words, fault.kind.advice) if fault else ("answers", "")
+        state: State = "fault" if fault else "ok"
+        checks.append(TrialCheck("chat", state, *words, provider=route.provider, model=route.model))
     await ask_store(settings, lambda store: add_attempts(store, attempts.take()))  # providers bill the trials
     return checks
-
-
-async def _try_route(
-    settings: Settings, upstream: Upstream, route: Route, limit_s: float, *, is_deep: bool
-) -> list[TrialCheck]:
-    """The embedded model is only asked whether it answers: what it is sent is ours to decide."""
-    given = settings.providers[route.provider]
-    dialect = "llamacpp" if given.kind == "embedded" else given.dialect
-    if not is_deep:
-        findings = [await try_one_token(upstream, route, limit_s)]
-    elif given.kind == "embedded":
-        findings = await try_plain_reply(upstream, dialect, route, limit_s)
-    else:
-        findings = await try_model(upstream, dialect, route, limit_s)
-    return [
-        TrialCheck(it.tried, it.state, it.found, _todo(it, given.name), provider=given.name, model=route.model)
-        for it in findings
-    ]
-
-
-def _todo(finding: TrialFinding, provider: str) -> str:
-    """The line for the config, on a line of its own so that it can be copied, or advice, or both."""
-    place = f"[providers.{provider}]" if finding.setting.startswith("dialect = ") else "the route"
-    setting = f"Set in {place}:\n{finding.setting}" if finding.setting else ""
-    return "\n".join(filter(None, (setting, finding.advice)))

@@ -14,12 +14,12 @@ from functools import partial
 import click
 import msgspec
 
-from cadenza.cli.configured import load_config
-from cadenza.cli.console import config_option
 from cadenza.cli.doctor.installation import has_other_store
 from cadenza.cli.running_service import address_of, read_all
 from cadenza.cli.top.readings import compare
 from cadenza.cli.top.view import draw
+from cadenza.terminal.configured import load_config
+from cadenza.terminal.console import config_option
 
 SPAN_S = 10.0  # of rates and percentiles
 DRAW_S = 0.5  # a new size of the terminal is seen as soon

@@ -21,7 +21,16 @@ from cadenza.core.records import CLASSES, COMMAND_LINE, DEFAULT_CLASS
 from cadenza.fleet.changes import make_change
 from cadenza.ledger import credit
 from cadenza.store.store import Store, StoreRefused, Transaction
-from cadenza.store.tables import access_tokens, accounts, audit_events, keys, links, sessions, site_secrets
+from cadenza.store.tables import (
+    access_tokens,
+    accounts,
+    audit_events,
+    keys,
+    links,
+    second_factors,
+    sessions,
+    site_secrets,
+)
 from cadenza.store.tables.accounts import Account, AccountsFound, Preferences, Theme
 from cadenza.store.tables.audit_events import AuditEvent
 
@@ -161,6 +170,17 @@ async def suspend_account(store: Store, email: str, by: str, now_ms: int) -> Acc
 async def resume_account(store: Store, email: str, by: str, now_ms: int) -> Account:
     event = AuditEvent(now_ms, by, "account.resume")
     return await _change(store, email, event, lambda tx, account: accounts.change(tx, account.id, suspended_at=None))
+
+
+async def remove_second_factors(store: Store, email: str, by: str, now_ms: int) -> Account:
+    """For an owner who has lost them all: remove app, recovery codes and passkeys."""
+
+    def change(tx: Transaction, account: Account) -> None:
+        second_factors.remove_totp(tx, account.id)
+        second_factors.remove_codes(tx, account.id)
+        second_factors.remove_passkeys(tx, account.id)
+
+    return await _change(store, email, AuditEvent(now_ms, by, "second_factor.remove"), change)
 
 
 async def set_password(store: Store, email: str, password: str, by: str, now_ms: int) -> PasswordSet:

@@ -1,5 +1,6 @@
 """Sends an e-mail by SMTP. TLS certificates are verified, and every wait is bounded."""
 
+import asyncio
 import ssl
 from email.headerregistry import Address
 from email.message import EmailMessage
@@ -10,6 +11,7 @@ import aiosmtplib
 import msgspec
 
 from cadenza.control.email.outbox import Email, SendFailed
+from cadenza.http.connecting import closed_on_error, connect_to_host
 
 TIMEOUT_S = 20.0
 PERMANENT_STATUS = 500
@@ -29,19 +31,22 @@ class SmtpServer(msgspec.Struct, frozen=True):
 async def send_email(server: SmtpServer, email: Email) -> None:
     """SendFailed, without any address or text, if the server does not take it."""
     try:
-        await aiosmtplib.send(
-            _message(server.sender, email),
-            sender=parseaddr(server.sender)[1],
-            recipients=[email.to],
-            hostname=server.host,
-            port=server.port,
-            username=server.username,
-            password=server.password,
-            use_tls=server.security == "tls",
-            start_tls=server.security == "starttls",
-            tls_context=None if server.security == "none" else ssl.create_default_context(),
-            timeout=TIMEOUT_S,
-        )
+        async with asyncio.timeout(TIMEOUT_S):
+            connected = await connect_to_host(server.host, server.port)
+        with closed_on_error(connected):
+            await aiosmtplib.send(
+                _message(server.sender, email),
+                sender=parseaddr(server.sender)[1],
+                recipients=[email.to],
+                hostname=server.host,
+                sock=connected,
+                username=server.username,
+                password=server.password,
+                use_tls=server.security == "tls",
+                start_tls=server.security == "starttls",
+                tls_context=None if server.security == "none" else ssl.create_default_context(),
+                timeout=TIMEOUT_S,
+            )
     except aiosmtplib.SMTPResponseException as error:
         retry_helps = error.code < PERMANENT_STATUS
         raise SendFailed(f"the mail server answered {error.code}", retry_helps=retry_helps) from None

@@ -3,13 +3,14 @@
 The reference is stored in the transaction of the command. If the store does not confirm a commit, the command is
 retried with the same reference until the store answers. If it does not answer, Unconfirmed names the reference.
 
-Upper and lower case of a reference are the same. References of different users are different, but those of bank
-transfers and their refunds are one for all, and are no reference of another command that moves credit.
+How a reference is spelled makes no difference (`normal_reference`). References of different users are different, but
+those of bank transfers and their refunds are one for all, and are no reference of another command that moves credit.
 """
 
 import asyncio
 import hashlib
 import secrets
+import unicodedata
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TypeVar
@@ -34,6 +35,7 @@ MOVES = {
     "account.create": "a new account",
     "voucher.create": "new vouchers",
 }
+HYPHENS = "\u2043\u2212"  # the hyphen bullet and the minus sign, which are no dashes to Unicode
 
 T = TypeVar("T")
 
@@ -85,14 +87,20 @@ class IdempotentCommand(msgspec.Struct, frozen=True):
         use = ReferenceUse(self.digest, self.action, arguments_digest, self.subject, now_ms)
         if self.action in MOVES:
             shared = msgspec.structs.replace(use, digest=digest_of(FOR_ALL, self.reference), subject=self.source)
-            first = credit.use_reference(tx, shared)
+            first = self._use(tx, FOR_ALL, shared)
             if first and first.action in TRANSFERS:
                 raise self._used_before(tx, first)
-        earlier = credit.use_reference(tx, use)
+        earlier = self._use(tx, self.by, use)
         if earlier and (earlier.action, earlier.arguments_digest) != (self.action, arguments_digest):
             raise self._used_before(tx, earlier)
         is_own = earlier is not None and earlier.subject == self.subject  # only the store's answer was lost
         return Claim(earlier is None, None if is_own else earlier)
+
+    def _use(self, tx: Transaction, by: str, use: ReferenceUse) -> ReferenceUse | None:
+        """Store the use of the reference, if none is stored, and return the earlier one."""
+        former = former_digest(by, self.reference)
+        earlier = credit.get_use(tx, former) if former != use.digest else None
+        return earlier or credit.use_reference(tx, use)
 
     def _used_before(self, tx: Transaction, earlier: ReferenceUse) -> ControlError:
         """Names what the reference was used for, and the entry that this made."""
@@ -118,8 +126,24 @@ class IdempotentCommand(msgspec.Struct, frozen=True):
         raise Unconfirmed(self.reference)
 
 
+def normal_reference(reference: str) -> str:
+    """How a reference is compared: any case, width, hyphen and Unicode form is the same, and spaces are one space."""
+    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", reference).casefold())
+    hyphened = ["-" if unicodedata.category(one) == "Pd" or one in HYPHENS else one for one in folded]
+    return " ".join("".join(hyphened).split())
+
+
 def digest_of(by: str, reference: str) -> bytes:
-    return hashlib.sha256(f"{by}\0{reference.strip().casefold()}".encode()).digest()
+    return _digest(by, normal_reference(reference))
+
+
+def former_digest(by: str, reference: str) -> bytes:
+    """As release 0.1.0 stored it: so a repetition in the same spelling is found, whatever that is."""
+    return _digest(by, reference.strip().casefold())
+
+
+def _digest(by: str, reference: str) -> bytes:
+    return hashlib.sha256(f"{by}\0{reference}".encode()).digest()
 
 
 def source_of(digest: bytes) -> str:
@@ -132,7 +156,9 @@ def make_command(
     """Without a reference, a random one is made."""
     if len(reference) > REFERENCE_CHARS_MAX or not reference.isprintable():
         raise ControlError(f"A reference is one line of at most {REFERENCE_CHARS_MAX} characters.")
-    return IdempotentCommand(by, action, arguments, reference or make_reference(), subject or secrets.token_hex(8))
+    return IdempotentCommand(
+        by, action, arguments, reference.strip() or make_reference(), subject or secrets.token_hex(8)
+    )
 
 
 def make_reference() -> str:

@@ -20,17 +20,20 @@ from cadenza.control.money.payments import (
     DisputeClosed,
     Disputed,
     Expired,
+    Fact,
     Paid,
     PaymentEvent,
     ProviderFailed,
     ProviderPayment,
     Refunded,
+    RefundFailed,
 )
 from cadenza.core.spans import Span
 from cadenza.http.client import HttpClient, Unreachable
 from cadenza.http.client_connection import Broken, read_body
 from cadenza.ledger.payments import PaymentIds
 
+API_VERSION = "2025-09-30.clover"  # what replies to our requests look like; that of events is set with their endpoint
 TOLERANCE_S = 5 * 60
 SIGNATURE_CHARS_MAX = 2048  # of the header: those of ten secrets take 700
 CONNECT_S = 10.0
@@ -99,6 +102,16 @@ class _Charges(msgspec.Struct, frozen=True):
     has_more: bool
 
 
+class _Refund(msgspec.Struct, frozen=True):
+    """A refund of a charge, or of a part of it. One that fails or is cancelled comes back to us."""
+
+    id: str
+    amount: int
+    currency: str
+    status: str | None = None
+    payment_intent: str | None = None
+
+
 class _Dispute(msgspec.Struct, frozen=True):
     """A dispute. Before money is withdrawn, its status begins with warning_."""
 
@@ -117,6 +130,10 @@ class _Event(msgspec.Struct, frozen=True):
     id: str
     type: str
     data: _Data
+    created: int = 0
+
+    def of(self, subject: PaymentIds, fact: Fact) -> PaymentEvent:
+        return PaymentEvent(self.id, self.type, subject, fact, self.created * 1000)
 
 
 class Stripe:
@@ -128,6 +145,7 @@ class Stripe:
         headers = {
             "authorization": f"Bearer {settings.secret_key}",
             "content-type": "application/x-www-form-urlencoded",
+            "stripe-version": API_VERSION,
         }
         self._client = HttpClient(settings.api_url, headers)
         self._secret = settings.webhook_secret.encode()
@@ -207,7 +225,7 @@ def check_signature(secret: bytes, body: bytes, header: str, now_s: int) -> None
         raise BadSignature
 
 
-def _payment_event(event: _Event) -> PaymentEvent | None:
+def _payment_event(event: _Event) -> PaymentEvent | None:  # noqa: PLR0911 one for each kind
     """None for an event that changes no payment."""
     raw = event.data.object
     match event.type:
@@ -215,16 +233,22 @@ def _payment_event(event: _Event) -> PaymentEvent | None:
             session = msgspec.json.decode(raw, type=_Session)
             if session.payment_status != "paid":  # another event will tell whether it is
                 return None
-            return PaymentEvent(event.id, event.type, _of_session(session), Paid(_nano(session)))
+            return event.of(_of_session(session), Paid(_nano(session)))
         case "checkout.session.expired":
             session = msgspec.json.decode(raw, type=_Session)
-            return PaymentEvent(event.id, event.type, _of_session(session), Expired())
+            return event.of(_of_session(session), Expired())
         case "charge.refunded":
             charge = msgspec.json.decode(raw, type=_Charge)
             subject = PaymentIds(charge.metadata.get("payment", ""), "", charge.payment_intent or "")
             total_nano = _dollars(charge.amount_refunded, charge.currency)
-            return PaymentEvent(event.id, event.type, subject, Refunded(total_nano))
-        case "charge.dispute.created" | "charge.dispute.closed":
+            return event.of(subject, Refunded(total_nano))
+        case "refund.failed" | "refund.updated" | "charge.refund.updated":
+            refund = msgspec.json.decode(raw, type=_Refund)
+            if refund.status not in ("failed", "canceled"):
+                return None
+            subject = PaymentIds("", "", refund.payment_intent or "")
+            return event.of(subject, RefundFailed(refund.id, _dollars(refund.amount, refund.currency)))
+        case "charge.dispute.created" | "charge.dispute.funds_withdrawn" | "charge.dispute.closed":
             return _dispute_event(event, msgspec.json.decode(raw, type=_Dispute))
     return None
 
@@ -233,12 +257,12 @@ def _dispute_event(event: _Event, dispute: _Dispute) -> PaymentEvent | None:
     subject, amount_nano = PaymentIds("", "", dispute.payment_intent or ""), _dollars(dispute.amount, dispute.currency)
     if dispute.status.startswith("warning_"):
         return None
-    if event.type == "charge.dispute.created":
-        return PaymentEvent(event.id, event.type, subject, Disputed(dispute.id, amount_nano))
+    if event.type != "charge.dispute.closed":
+        return event.of(subject, Disputed(dispute.id, amount_nano))
     if dispute.status == "lost":
-        return PaymentEvent(event.id, event.type, subject, DisputeClosed(dispute.id, amount_nano, "lost"))
+        return event.of(subject, DisputeClosed(dispute.id, amount_nano, "lost"))
     if dispute.status == "won":
-        return PaymentEvent(event.id, event.type, subject, DisputeClosed(dispute.id, amount_nano, "won"))
+        return event.of(subject, DisputeClosed(dispute.id, amount_nano, "won"))
     return None
 
 

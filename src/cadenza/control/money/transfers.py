@@ -1,8 +1,8 @@
 """Payments by bank transfer: an operator records that one has arrived, and what was sent back of it.
 
 The credit is paid for, like that of a card payment. A transfer is recorded once by its reference, whoever records it
-and in whatever case: the same reference again is refused, with another amount or account too. A refund takes the credit
-back as that of a card payment does, once by its own reference. The money itself is sent back at the bank. Both
+and however it is spelled: the same reference again is refused, with another amount or account too. A refund takes the
+credit back as that of a card payment does, once by its own reference. The money itself is sent back at the bank. Both
 references are in the notes of the entries, so that a bank statement can be compared with them.
 """
 
@@ -12,7 +12,7 @@ import msgspec
 
 from cadenza.control.account.accounts import find_account, get_account
 from cadenza.control.money.credit import check_limit, check_note, check_reason
-from cadenza.control.money.idempotency import FOR_ALL, digest_of, make_command
+from cadenza.control.money.idempotency import FOR_ALL, digest_of, former_digest, make_command
 from cadenza.control.money.payments import NANO_PER_CENT, Paid, PaymentEvent, Refunded, apply_to
 from cadenza.core.errors import ControlError
 from cadenza.core.formats import rfc3339
@@ -96,8 +96,10 @@ def _recorded_before(tx: Transaction, payment_id: str) -> ControlError:
 
 
 async def find_transfer(store: Store, reference: str) -> Payment | None:
-    """The transfer with this reference, in upper or lower case, or with this id of the payment."""
-    use = await credit.find_reference(store, digest_of(PROVIDER, reference))
+    """The transfer with this reference, however it is spelled, or with this id of the payment."""
+    use = await credit.find_reference(store, digest_of(PROVIDER, reference)) or await credit.find_reference(
+        store, former_digest(PROVIDER, reference)
+    )
     return await payments.find(store, PROVIDER, PaymentIds(use.subject if use else reference))
 
 

@@ -3,8 +3,9 @@
 The secret is in the link, its digest in the store. A link works once, for one purpose, until it expires. Opening it
 changes nothing: the page behind it has a button, because mail programs open links to check them.
 
-`cadenza serve` prints the link of the first operator while there is none. A store has one at a time: each start
-replaces it. Its secret begins with the time of expiry, and the digest covers both.
+`cadenza serve` at a terminal, and `cadenza account link operator`, print the link of the first operator while there is
+none. A store has one at a time: each new one replaces it. Its secret begins with the time of expiry, and the digest
+covers both.
 """
 
 import hashlib

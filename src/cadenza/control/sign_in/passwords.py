@@ -90,8 +90,9 @@ class HashLane(Enum):
 class PasswordWork:
     """Makes and checks the hashes of one process. `finished` counts them, for tests."""
 
-    def __init__(self, waiting_max: int = WAITING_MAX) -> None:
+    def __init__(self, waiting_max: int = WAITING_MAX, decoy: str = DECOY) -> None:
         self.finished = 0
+        self._decoy = decoy
         self._waiting_max = waiting_max
         self._waiting = dict.fromkeys(HashLane, 0)
         self._hasher = PasswordHasher()
@@ -103,12 +104,12 @@ class PasswordWork:
         return str(await self._run(lane, lambda: self._hasher.hash(secret)))
 
     async def matches(self, password_hash: str | None, password: str, lane: HashLane = HashLane.OTHERS) -> bool:
-        """Check a password. Without a hash the answer is no, after the same amount of work."""
+        """Check a password. Without a hash, or with an empty one, the answer is no, after the same amount of work."""
         if len(password) > PASSWORD_CHARS_MAX:
             return False
         secret = password.encode(errors="replace")
-        found = await self._run(lane, lambda: self._verify(password_hash or DECOY, secret))
-        return bool(found) and password_hash is not None
+        found = await self._run(lane, lambda: self._verify(password_hash or self._decoy, secret))
+        return bool(found and password_hash)
 
     async def _run(self, lane: HashLane, work: Callable[[], str | bool]) -> str | bool:
         if self._waiting[lane] >= self._waiting_max:

@@ -23,7 +23,6 @@ import msgspec
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from cadenza.control.account.accounts import find_account
 from cadenza.core.errors import ControlError, Unknown
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables import audit_events, second_factors
@@ -232,20 +231,6 @@ async def use_second_factor(store: Store, sealer: Sealer, account: Account, give
         _use_totp(tx, sealer, found, given, now_ms)
 
     await store.transact(use)
-
-
-async def remove_second_factors(store: Store, email: str, by: str, now_ms: int) -> Account:
-    """For an owner who has lost them all: remove app, recovery codes and passkeys."""
-
-    def remove(tx: Transaction) -> Account:
-        account = find_account(tx, email)
-        second_factors.remove_totp(tx, account.id)
-        second_factors.remove_codes(tx, account.id)
-        second_factors.remove_passkeys(tx, account.id)
-        audit_events.add(tx, AuditEvent(now_ms, by, "second_factor.remove", account.id))
-        return account
-
-    return await store.transact(remove)
 
 
 def first_codes(tx: Transaction, account_id: str) -> list[str]:

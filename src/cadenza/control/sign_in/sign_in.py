@@ -1,8 +1,8 @@
 """Signing in: checks passwords and codes, and limits how often they may be tried.
 
-Limits are by network, by account and in total. A browser that has signed in to the account before has limits of its
-own, so that nobody can lock an owner out. An unknown address and a wrong password get the same text after the same
-amount of work.
+Limits are by network, by account and in total, where each network has a share that others cannot easily use up. A
+browser that has signed in to the account before has limits of its own, so that nobody can lock an owner out. An unknown
+address and a wrong password get the same text after the same amount of work.
 """
 
 import msgspec
@@ -15,7 +15,7 @@ from cadenza.control.sign_in.second_factor import Code, Sealer, use_second_facto
 from cadenza.control.sign_in.throttle import short_digest
 from cadenza.core.errors import ControlError
 from cadenza.core.rates import Rate
-from cadenza.fleet.limits import Limit, network_limits, release
+from cadenza.fleet.limits import Limit, network_limits, release, take_all
 from cadenza.fleet.shared import Rates
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables import accounts, second_factors
@@ -25,7 +25,9 @@ from cadenza.store.tables.sessions import Session, Stage
 NETWORK_RATE = Rate(4.0, 100)  # all attempts of a network that need a hash
 NETWORK_FAILURES = Rate(0.1, 6)  # so a /48 of IPv6 has 24 at once, however many networks it is split into
 ALL_FAILURES = Rate(2.0, 300)  # of all networks, by browsers that have not signed in to the account before
+SHARE_FAILURES = Rate(1 / 1800, 3)  # of one network, once all together have used up theirs
 ACCOUNT_FAILURES = Rate(1 / 60, 10)  # by browsers that have not signed in to it before
+ALL = Limit("sign-in:failed", ALL_FAILURES)
 DEVICE_RATE = Rate(0.5, 20)
 KNOWN_RATE = Rate(0.5, 30)  # of one account, by all its browsers together
 DEVICE_FAILURES = Rate(1 / 30, 10)
@@ -82,6 +84,8 @@ class SignIns:
         if account and device:
             attempts.append(_known_limit(account))
         await throttle.take(self._rates, attempts + failures, TOO_MANY)
+        if not device:
+            failures += await self._take_of_all(attempt.address, attempts + failures)
         lane = HashLane.KNOWN if device else HashLane.OTHERS
         try:
             is_right = await self.passwords.matches(password_hash, attempt.password, lane)
@@ -92,6 +96,19 @@ class SignIns:
             raise ControlError(WRONG_PASSWORD)
         release(self._rates, failures)
         return Checked(account, await self.stage_after_password(account), password_hash)
+
+    async def _take_of_all(self, address: str, taken: list[Limit]) -> list[Limit]:
+        """Take an attempt from those of all networks; once these are used up, from the share of the network.
+
+        The shares are limited in all too: many networks together may fail as often again, and no more.
+        """
+        share = [*network_limits("sign-in:share", address, SHARE_FAILURES), Limit("sign-in:shares", ALL_FAILURES)]
+        if await take_all(self._rates, [ALL]) is None:
+            return [ALL]
+        if refused := await take_all(self._rates, share):
+            release(self._rates, taken)
+            raise throttle.Throttled(TOO_MANY, refused.wait_s)
+        return share
 
     async def stage_after_password(self, account: Account) -> Stage:
         if account.suspended_at is not None:
@@ -134,5 +151,4 @@ def _limits(attempt: SignInAttempt, email: str, device: str | None) -> tuple[lis
     return attempts, [
         *network_limits("sign-in:network:failed", attempt.address, NETWORK_FAILURES),
         Limit(f"sign-in:account:{short_digest(email)}", ACCOUNT_FAILURES),
-        Limit("sign-in:failed", ALL_FAILURES),
     ]

@@ -1,7 +1,6 @@
-"""Copies of the store: a backup of SQLite beside a running service, and the move from SQLite to Postgres.
+"""A copy of a SQLite store beside a running service. It is consistent, private, checked, and never overwrites a file.
 
-A backup is consistent, private, checked, and never overwrites a file. A Postgres store is copied by Postgres's own
-tools; the error names the command. A move does not change its source, and no service may run on it.
+A Postgres store is copied by Postgres's own tools; the error names the command.
 """
 
 import asyncio
@@ -15,18 +14,13 @@ from pathlib import Path
 
 import msgspec
 
-from cadenza.control.store.prepare import require_store
 from cadenza.core.errors import ControlError
 from cadenza.ledger import check
-from cadenza.store.address import open_store
-from cadenza.store.migrate import migrate, schema_state
 from cadenza.store.sqlite import files
 from cadenza.store.sqlite.store import SqliteStore
 from cadenza.store.store import WAIT_S, Store
-from cadenza.store.transfer import Carried, transfer
 
 SPARE_BYTES = 32 * 1024 * 1024  # stays free for the service, whose write-ahead log grows while the copy is made
-MOVE_WAIT_S = 30.0  # for a busy database: a move is made once and should not fail for that
 
 
 class Backup(msgspec.Struct, frozen=True):
@@ -80,51 +74,3 @@ def _mapped_errors(copy: Path) -> Iterator[None]:
         raise ControlError(f"The copy {copy} cannot be written: {error.strerror}.") from None
     except sqlite3.Error as error:
         raise ControlError(f"The store could not be copied to {copy}: {error}.") from None
-
-
-async def move_store(source_url: str, target_url: str) -> Carried:
-    """Copy all rows and check both ledgers. Idempotent: a target that has the rows is left as it is."""
-    source, target = open_store(source_url, MOVE_WAIT_S), open_store(target_url, MOVE_WAIT_S)
-    try:
-        if source.path is None or target.path is not None:
-            raise ControlError(
-                "A store is carried over from SQLite to Postgres: --from sqlite:///… --to postgresql://…"
-            )
-        await require_store(source)
-        await _require_known(source)
-        await _require_sound(source, "source")
-        await _make_schema(target)
-        carried = await transfer(source.path, target_url)
-        await _require_sound(target, "target")
-    finally:
-        await source.close()
-        await target.close()
-    return carried
-
-
-async def _require_known(source: Store) -> None:
-    """A newer schema may have columns that this program does not know and would lose."""
-    if (found := await schema_state(source)).state != "current":
-        raise ControlError(
-            f"The source has the schema of a newer release, {found.revision}: run this command with that release."
-        )
-
-
-async def _make_schema(target: Store) -> None:
-    """Only in an empty database: another installation is neither migrated nor filled."""
-    found = await schema_state(target)
-    found.refuse_unknown()
-    if found.state == "empty":
-        await migrate(target)
-    elif found.state != "current":
-        raise ControlError(
-            f"The target has a schema of its own, at revision {found.revision}, and this program needs {found.head}. "
-            "Give an empty database."
-        )
-
-
-async def _require_sound(store: Store, which: str) -> None:
-    if findings := await check.find_violations(store):
-        raise ControlError(
-            f"The ledger of the {which} is not sound; findings: {len(findings)}. Run 'cadenza ledger check'."
-        )

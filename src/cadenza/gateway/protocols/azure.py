@@ -26,6 +26,6 @@ async def serve_deployment(gateway: Gateway, request: ApiRequest) -> None:
     exchange, principal = request.exchange, request.principal
     path = single_slashes(exchange.request.path).removesuffix("/")
     upload = Upload(gateway.uploads, principal, request.snapshot.catalogue.least_nano)
-    chat = await read_chat(exchange, upload, gateway.large_bodies, principal)  # 415 400 413 402 408 429
+    chat = await read_chat(exchange, upload, gateway.large_bodies, principal, request.record)  # 415 400 413 402 408 429
     model = unquote(path.removeprefix(START).removesuffix(END))
     await serve_chat(gateway, msgspec.structs.replace(request, chat=msgspec.structs.replace(chat, model=model)))

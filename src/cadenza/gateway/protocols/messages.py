@@ -83,6 +83,7 @@ async def count_tokens(gateway: Gateway, request: ApiRequest) -> None:
         finally:
             counting.remove(principal.account_id)
     request.answers.send_json(encode({"input_tokens": tokens}))
+    gateway.unpaid.charge(principal.account_id, request.record.read_cpu_s)
 
 
 def name_request(request: ApiRequest) -> None:

@@ -17,9 +17,16 @@ from cadenza.core.content import Content
 from cadenza.core.errors import InvalidRequest
 from cadenza.core.message_json import RAW_FIELDS
 from cadenza.core.records import OUTPUT_TOKENS_MAX
-from cadenza.gateway.large.weight import TooManySteps
+from cadenza.gateway.large.weight import Steps
 from cadenza.gateway.messages import is_truthy
-from cadenza.gateway.protocols.translation import NAME_CHARS_MAX, TOOLS_SENT_MAX, Kept, Translated, fitting_name
+from cadenza.gateway.protocols.translation import (
+    NAME_CHARS_MAX,
+    TOOL_STEPS,
+    TOOLS_SENT_MAX,
+    Kept,
+    Translated,
+    fitting_name,
+)
 from cadenza.gateway.tools import NOTHING
 from cadenza.gateway.validate import check_utf8, decode_field
 
@@ -134,13 +141,15 @@ def translate(body: bytes | bytearray, steps_max: float, *, needs_limit: bool = 
     if is_truthy(fields.pop("thread", None)):  # the next request would have only what is new
         raise InvalidRequest(NO_THREADS)
     messages, limit = given.messages or [], given.max_tokens
-    if sum([1 + len(one.content) if isinstance(one.content, list) else 1 for one in messages]) > steps_max:
-        raise TooManySteps
+    steps = Steps(steps_max)
+    contents = [given.system, given.stop_sequences, *[one.content for one in messages]]
+    steps.spend(len(messages) + sum([len(content) for content in contents if isinstance(content, list)]))
     chat: dict[str, Any] = {name: raw for name, raw in fields.items() if name not in TRANSLATED}
     leading = [{"role": "system", "content": _texts("system", given.system)}] if given.system else []
     changes = SystemChanges()
-    chat["messages"] = leading + _to_chat(messages, ignored, changes) if messages else []
+    chat["messages"] = leading + _to_chat(messages, ignored, changes, steps) if messages else []
     tools = changes.apply(given.tools or [])
+    steps.spend(TOOL_STEPS * len(tools))
     chat |= _tool_fields(tools, given.tool_choice, ignored)
     chat |= _output_fields(given.output_config or OutputConfig(), changes.effort)
     if limit is not None:
@@ -151,7 +160,7 @@ def translate(body: bytes | bytearray, steps_max: float, *, needs_limit: bool = 
         chat["stop"] = given.stop_sequences
     shows_thinking = "tools" in chat or (given.thinking is not None and given.thinking.type != "disabled")
     long = [one.name for one in tools if one.name and len(one.name) > NAME_CHARS_MAX]
-    kept = Kept(names={fitting_name(name): ("", name) for name in long}, shows_thinking=shows_thinking)
+    kept = Kept(names={fitting_name("tools", name): ("", name) for name in long}, shows_thinking=shows_thinking)
     return Translated(memoryview(msgspec.json.encode(ignored | chat)), msgspec.json.encode(kept))
 
 
@@ -189,7 +198,9 @@ class SystemChanges:
         return [one for one in [*kept, *self._added.values()] if one.name not in self._removed]
 
 
-def _to_chat(sent: Sequence[MessageOfBlocks], ignored: dict[str, bool], changes: SystemChanges) -> list[Message]:
+def _to_chat(
+    sent: Sequence[MessageOfBlocks], ignored: dict[str, bool], changes: SystemChanges, steps: Steps
+) -> list[Message]:
     messages, later = list[Message](), list[Message]()  # what follows the results of this turn
     last_user = max((index for index, message in enumerate(sent) if message.role == "user"), default=0)
     for index, message in enumerate(sent):
@@ -208,7 +219,7 @@ def _to_chat(sent: Sequence[MessageOfBlocks], ignored: dict[str, bool], changes:
         elif isinstance(content, str):
             later.append({"role": "user", "content": content})
         else:
-            results, parts = _split(f"{path}.content", content)
+            results, parts = _split(f"{path}.content", content, steps)
             messages += results
             if parts or not results:
                 is_text = all(part["type"] == "text" for part in parts)  # as one, which every model takes
@@ -244,16 +255,20 @@ def _call(path: str, block: ContentBlock) -> dict[str, Any]:
     if not (block.id and block.name):
         raise InvalidRequest(f"{path}: a tool_use block needs an `id` and a `name`.")
     arguments = "{}" if block.input == NOTHING else bytes(block.input).decode()
-    call = {"id": block.id, "type": "function", "function": {"name": fitting_name(block.name), "arguments": arguments}}
+    call = {
+        "id": block.id,
+        "type": "function",
+        "function": {"name": fitting_name(path, block.name), "arguments": arguments},
+    }
     return call if block.extra_content == NOTHING else call | {"extra_content": block.extra_content}
 
 
-def _split(path: str, blocks: list[ContentBlock]) -> tuple[list[Message], list[Part]]:
+def _split(path: str, blocks: list[ContentBlock], steps: Steps) -> tuple[list[Message], list[Part]]:
     """The results of calls, and everything else."""
     results, parts = list[Message](), list[Part]()
     for number, block in enumerate(blocks):
         if block.type == "tool_result":
-            result, moved = _result(f"{path}[{number}]", block)
+            result, moved = _result(f"{path}[{number}]", block, steps)
             results.append(result)
             parts += moved
         else:
@@ -261,9 +276,10 @@ def _split(path: str, blocks: list[ContentBlock]) -> tuple[list[Message], list[P
     return results, parts
 
 
-def _result(path: str, block: ContentBlock) -> tuple[Message, list[Part]]:
+def _result(path: str, block: ContentBlock, steps: Steps) -> tuple[Message, list[Part]]:
     """The message of one result, and its images and documents, which move into the next message."""
     content = decode_field(_TEXTS, block.content, f"{path}.content") or ""
+    steps.spend(0 if isinstance(content, str) else len(content))
     moved, texts = list[Part](), [content] if isinstance(content, str) else []
     for number, one in enumerate(content if isinstance(content, list) else ()):
         if one.type == "tool_reference":
@@ -315,15 +331,18 @@ def _texts(path: str, content: str | list[ContentBlock]) -> str:
 def _tool_fields(sent: list[SchemaTool], choice: Typed | None, ignored: dict[str, bool]) -> dict[str, Any]:
     if len(sent) > TOOLS_SENT_MAX:
         raise InvalidRequest(f"tools: {len(sent)} were sent; at most {TOOLS_SENT_MAX:,} are allowed.")
-    tools = [one for one in sent if one.type in (None, "custom")]
+    tools = [(index, one) for index, one in enumerate(sent) if one.type in (None, "custom")]
     dropped = [one for one in sent if one.type not in (None, "custom")]
     ignored |= {f"tools.{one.type}": True for one in dropped}
-    chat: dict[str, Any] = {"tools": list(map(_tool, tools))} if tools else {}
+    chat: dict[str, Any] = {"tools": [_tool(f"tools[{index}]", one) for index, one in tools]} if tools else {}
     is_lost = bool(dropped) and choice is not None and (not tools or choice.name in {one.name for one in dropped})
     if choice is None or is_lost:
         return chat
     if choice.type == "tool":
-        chat["tool_choice"] = {"type": "function", "function": {"name": choice.name and fitting_name(choice.name)}}
+        chat["tool_choice"] = {
+            "type": "function",
+            "function": {"name": choice.name and fitting_name("tool_choice", choice.name)},
+        }
     elif choice.type in CHOICES:
         chat["tool_choice"] = CHOICES[choice.type]
     else:
@@ -333,8 +352,8 @@ def _tool_fields(sent: list[SchemaTool], choice: Typed | None, ignored: dict[str
     return chat
 
 
-def _tool(tool: SchemaTool) -> dict[str, Any]:
-    name = tool.name and fitting_name(tool.name)
+def _tool(path: str, tool: SchemaTool) -> dict[str, Any]:
+    name = tool.name and fitting_name(path, tool.name)
     given = {"name": name, "description": tool.description, "parameters": tool.input_schema, "strict": tool.strict}
     return {"type": "function", "function": {name: one for name, one in given.items() if one not in (None, NOTHING)}}
 

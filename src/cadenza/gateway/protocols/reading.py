@@ -3,6 +3,9 @@
 What is too heavy for the event loop is translated where large bodies are parsed.
 """
 
+import asyncio
+from contextlib import suppress
+
 import msgspec
 
 from cadenza.core.chat import ChatRequest
@@ -13,19 +16,19 @@ from cadenza.gateway.large.weight import TooManySteps, is_light
 from cadenza.gateway.protocols.translation import Translated
 from cadenza.gateway.protocols.translators import TRANSLATORS
 from cadenza.gateway.request import ApiRequest
-from cadenza.gateway.uploads import SMALL_BYTES, Upload
+from cadenza.gateway.uploads import UNPAID_BYTES, Upload
 from cadenza.gateway.validate import parse_chat
 
 
 async def read_translated(gateway: Gateway, request: ApiRequest, protocol: str) -> tuple[Translated, ChatRequest]:
     principal, catalogue, arriving = request.principal, request.snapshot.catalogue, request.exchange.body
     check_headers(request.exchange.request)  # 415 400
-    if arriving.is_complete and arriving.unread_bytes <= SMALL_BYTES:  # as most are
+    if arriving.is_complete and arriving.unread_bytes <= UNPAID_BYTES:  # as most are
         body: bytes | bytearray = arriving.take()
     else:
         upload = Upload(gateway.uploads, principal, catalogue.least_nano)
         body = await read_body(request.exchange, upload)  # 413 402 408 429
-    translated, chat = await _translate(gateway.large_bodies, principal.account_id, protocol, body)  # 400 429
+    translated, chat = await _translate(gateway.large_bodies, request, protocol, body)  # 400 429
     if chat.model and chat.model not in catalogue.ids:
         model = catalogue.aliases.with_defaults().resolve(chat.model, catalogue.ids, catalogue.preferred)
         chat = msgspec.structs.replace(chat, model=model)
@@ -33,13 +36,14 @@ async def read_translated(gateway: Gateway, request: ApiRequest, protocol: str) 
 
 
 async def _translate(
-    large_bodies: LargeBodies, account_id: str, protocol: str, body: bytes | bytearray
+    large_bodies: LargeBodies, request: ApiRequest, protocol: str, body: bytes | bytearray
 ) -> tuple[Translated, ChatRequest]:
-    if len(body) <= LARGE_BYTES and is_light(body):
-        try:
-            translated = TRANSLATORS[protocol](body, STEPS_MAX)
-            return translated, parse_chat(bytes(translated.chat), STEPS_MAX)
-        except TooManySteps:
-            pass
+    account_id, measure = request.principal.account_id, request.record.measure
+    if len(body) <= LARGE_BYTES and measure(is_light, body):
+        with suppress(TooManySteps):
+            translated = measure(TRANSLATORS[protocol], body, STEPS_MAX)
+            if len(body) > UNPAID_BYTES:
+                await asyncio.sleep(0)  # others have their turn between the two halves of the work
+            return translated, measure(parse_chat, bytes(translated.chat), STEPS_MAX)
     translated = await large_bodies.translate(account_id, protocol, body)
     return translated, await large_bodies.parse(account_id, translated.chat)

@@ -13,9 +13,16 @@ import msgspec
 from cadenza.core.content import Content
 from cadenza.core.errors import InvalidRequest
 from cadenza.core.message_json import RAW_FIELDS
-from cadenza.gateway.large.weight import TooManySteps
+from cadenza.gateway.large.weight import Steps
 from cadenza.gateway.messages import PLAIN_ROLES, SHOWN_CHARS_MAX, is_truthy
-from cadenza.gateway.protocols.translation import TOOLS_SENT_MAX, Kept, Translated, fitting_name
+from cadenza.gateway.protocols.translation import (
+    TOOL_STEPS,
+    TOOLS_SENT_MAX,
+    Kept,
+    Translated,
+    check_name,
+    fitting_name,
+)
 from cadenza.gateway.tools import CHOICE_BYTES_MAX, NOTHING
 from cadenza.gateway.validate import decode_field
 
@@ -156,7 +163,8 @@ def translate(body: bytes | bytearray, steps_max: float) -> Translated:
         hint = " This body has the shape of a chat; send it to /v1/chat/completions." if "messages" in fields else ""
         raise InvalidRequest(f"input: missing.{hint}")
     fields = {name: raw for name, raw in fields.items() if raw != NOTHING}
-    conversation, tools, include = Conversation(steps_max), Tools(), given.include or []
+    steps, include = Steps(steps_max), given.include or []
+    conversation, tools = Conversation(steps), Tools(steps)
     if given.instructions:
         conversation.messages.append({"role": "system", "content": given.instructions})
     conversation.add_input(given.input)
@@ -193,10 +201,10 @@ def _format(raw: msgspec.Raw) -> msgspec.Raw | dict[str, Any]:
 class Conversation:
     """Makes messages of items: what the model said and called in one turn becomes one message."""
 
-    def __init__(self, steps_max: float) -> None:
+    def __init__(self, steps: Steps) -> None:
         self.messages: list[dict[str, Any]] = []
         self.ignored: dict[str, bool] = {}
-        self._steps_left = steps_max
+        self._steps = steps
         self._turn: dict[str, Any] | None = None  # the assistant's message that is the last, or waits for outputs
         self._reasoning: dict[str, Any] = {}  # of the next one
         self._unanswered: dict[str, int] = {}  # call ids to the places of their items
@@ -209,7 +217,7 @@ class Conversation:
         if len(items) > ITEMS_MAX:
             raise InvalidRequest(f"input: {len(items)} items were sent; at most {ITEMS_MAX} are allowed.")
         for index, raw in enumerate(items):
-            self._spend(ITEM_STEPS)
+            self._steps.spend(ITEM_STEPS)
             self._add(f"input[{index}]", index, raw)
         if self._unanswered:
             call_id, index = next(iter(self._unanswered.items()))
@@ -222,7 +230,7 @@ class Conversation:
         if kind == "message":
             self._add_message(path, decode_field(_MESSAGE, raw, path))
         elif kind in ("function_call", "custom_tool_call"):
-            self._add_call(index, kind, decode_field(_CALL, raw, path))
+            self._add_call(path, index, kind, decode_field(_CALL, raw, path))
         elif kind in ("function_call_output", "custom_tool_call_output"):
             self._add_output(path, decode_field(_OUTPUT, raw, path))
         elif kind == "reasoning":
@@ -265,8 +273,8 @@ class Conversation:
         self._reasoning = {}
         return turn
 
-    def _add_call(self, index: int, kind: str, call: InputCall) -> None:
-        name = fitting_name(call.name, call.namespace)
+    def _add_call(self, path: str, index: int, kind: str, call: InputCall) -> None:
+        name = fitting_name(path, call.name, call.namespace)
         made: dict[str, Any]
         if kind == "function_call":
             made = {"id": call.call_id, "type": "function", "function": {"name": name, "arguments": call.arguments}}
@@ -297,19 +305,19 @@ class Conversation:
         """Reasoning for the message that follows: as the upstream gave it, or else its text."""
         found = unwrap_reasoning(item.encrypted_content) if item.encrypted_content else None
         parts = item.content or item.summary
-        self._spend(len(parts))
+        self._steps.spend(len(parts))
         text = "".join([part.text or "" for part in parts])
         self._reasoning = found or ({"reasoning_content": text} if text else {})
 
     def _join(self, path: str, parts: list[InputPart]) -> str:
-        self._spend(len(parts))
+        self._steps.spend(len(parts))
         for number, part in enumerate(parts):
             if part.text is None and part.refusal is None:
                 raise InvalidRequest(f"{path}.content[{number}]: must be of the type output_text, with a text.")
         return "".join([part.text or part.refusal or "" for part in parts])
 
     def _part(self, path: str, part: InputPart) -> dict[str, Any]:
-        self._spend(1)
+        self._steps.spend(1)
         field = PARTS.get(part.type)
         if field is None:
             raise InvalidRequest(f"{path}.type: must be input_text, input_image, input_file or input_audio.")
@@ -324,7 +332,7 @@ class Conversation:
 
     def _append(self, before: Grown, more: Grown) -> Grown:
         """A text or a list with what follows it; only that, if one is a text and the other a list."""
-        self._spend(len(before) // COPIED_CHARS)
+        self._steps.spend(len(before) // COPIED_CHARS)
         if isinstance(before, str):
             return before + more if isinstance(more, str) else more
         if isinstance(more, str):
@@ -332,23 +340,19 @@ class Conversation:
         lists = [bytes(memoryview(one)[1:-1]).strip() for one in (before, more)]
         return msgspec.Raw(b"[%b]" % b",".join(filter(None, lists)))
 
-    def _spend(self, steps: int) -> None:
-        self._steps_left -= steps
-        if self._steps_left < 0:
-            raise TooManySteps
-
 
 class Tools:
     """Makes tools and choices of the chat's form, and knows the names of those that are changed."""
 
-    def __init__(self) -> None:
+    def __init__(self, steps: Steps) -> None:
         self.names: dict[str, tuple[str, str]] = {}
         self.ignored: dict[str, bool] = {}
         self._sent = 0
+        self._steps = steps
 
     def translate(self, given: ResponsesBody) -> dict[str, Any]:
         """The fields `tools` and `tool_choice`."""
-        made, raw = [one for tool in given.tools or [] for one in self._tool(tool)], given.tool_choice
+        made, raw = self._tools("tools", given.tools or []), given.tool_choice
         fields: dict[str, Any] = {"tools": made} if made else {}
         if raw != NOTHING:
             is_readable = memoryview(raw)[0] == ord("{") and len(raw) <= CHOICE_BYTES_MAX
@@ -361,14 +365,19 @@ class Tools:
                 fields["tool_choice"] = choice
         return fields | self.ignored
 
-    def _tool(self, tool: InputTool, namespace: str = "") -> list[dict[str, Any]]:
+    def _tools(self, path: str, tools: list[InputTool], namespace: str = "") -> list[dict[str, Any]]:
+        return [one for index, tool in enumerate(tools) for one in self._tool(f"{path}[{index}]", tool, namespace)]
+
+    def _tool(self, path: str, tool: InputTool, namespace: str) -> list[dict[str, Any]]:
+        self._steps.spend(TOOL_STEPS)
         self._sent += 1
         if self._sent > TOOLS_SENT_MAX:
             raise InvalidRequest(f"tools: at most {TOOLS_SENT_MAX:,} are allowed, with those of namespaces.")
         if tool.type == "namespace" and not namespace:
-            inner = decode_field(_TOOLS, tool.tools, "tools") if tool.tools != NOTHING else []
-            return [one for nested in inner for one in self._tool(nested, tool.name)]
-        name = fitting_name(tool.name, namespace)
+            check_name(f"{path}.name", tool.name)
+            inner = decode_field(_TOOLS, tool.tools, f"{path}.tools") if tool.tools != NOTHING else []
+            return self._tools(f"{path}.tools", inner, tool.name)
+        name = fitting_name(path, tool.name, namespace)
         given: dict[str, Any] = {"description": tool.description, "parameters": tool.parameters, "strict": tool.strict}
         if tool.type == "custom":
             given = {"description": tool.description, "format": _custom_format(tool.format)}
@@ -384,16 +393,18 @@ class Tools:
         """A choice that names tools; None if they are left out."""
         choice = decode_field(_TOOL, raw, "tool_choice")
         if choice.type != "allowed_tools":
-            return _named(choice)
+            return _named("tool_choice", choice)
         tools = decode_field(_TOOLS, choice.tools, "tool_choice.tools") if choice.tools != NOTHING else []
-        named = [one for one in map(_named, tools) if one]
+        self._steps.spend(TOOL_STEPS * len(tools))
+        given = [_named(f"tool_choice.tools[{index}]", tool) for index, tool in enumerate(tools)]
+        named = [one for one in given if one]
         return {"type": choice.type, choice.type: {"mode": choice.mode, "tools": named}} if named or not tools else None
 
 
-def _named(tool: InputTool) -> dict[str, Any] | None:
+def _named(path: str, tool: InputTool) -> dict[str, Any] | None:
     if tool.type not in ("function", "custom"):
         return None
-    return {"type": tool.type, tool.type: {"name": fitting_name(tool.name, tool.namespace)}}
+    return {"type": tool.type, tool.type: {"name": fitting_name(path, tool.name, tool.namespace)}}
 
 
 def _custom_format(raw: msgspec.Raw) -> msgspec.Raw | dict[str, Any]:

@@ -26,12 +26,10 @@ from cadenza.grounding.files.messages import (
     MeasureTask,
     PageTask,
     ParserFault,
-    Passages,
-    PassagesTask,
     Reply,
     Task,
 )
-from cadenza.grounding.files.passages import measure_document, rank_document, split_sections
+from cadenza.grounding.files.passages import measure_document, rank_document
 from cadenza.grounding.files.records import PageText, Unreadable
 
 WINDOWS_ONLY = {"mbcs", "oem"}
@@ -91,8 +89,6 @@ def fault_of(error: Exception) -> ParserFault:
 
 def answer(task: Task, body: bytearray, tokenizer: Tokenizer) -> Reply:
     match task:
-        case PassagesTask():
-            return Passages(list(split_sections(read_document(task.name, "", bytes(body)))))
         case MeasureTask():
             return measure_document(read_document(task.name, "", bytes(body)), tokenizer.count)
         case PageTask():

@@ -10,7 +10,7 @@ import msgspec
 
 from cadenza.core.content import Content
 from cadenza.grounding.files.questions import AskedOfFiles
-from cadenza.grounding.files.records import FileSize, PartType, RankedDocument, Section
+from cadenza.grounding.files.records import FileSize, PartType, RankedDocument
 
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_]{0,40}\Z")]  # logged, so it must not be text of a document
 
@@ -43,18 +43,6 @@ class PageTask(Content, msgspec.Struct, frozen=True, tag=True):
     budget: TokenBudget
 
 
-class PassagesTask(Content, msgspec.Struct, frozen=True, tag=True):
-    """Read a file, and return all of its passages."""
-
-    name: str
-
-
-class Passages(msgspec.Struct, frozen=True, tag=True):
-    """All passages of a file."""
-
-    passages: list[Section]
-
-
 class MeasureTask(Content, msgspec.Struct, frozen=True, tag=True):
     """Read a file, and return how large it is."""
 
@@ -83,8 +71,8 @@ class BadReply(Exception):
     """A reply of the wrong type for its task, or an inconsistent one."""
 
 
-Task = FileTask | PageTask | PassagesTask | MeasureTask
-Reply = RankedDocument | Passages | FileSize | Failed
+Task = FileTask | PageTask | MeasureTask
+Reply = RankedDocument | FileSize | Failed
 TASKS: msgspec.msgpack.Decoder[Task] = msgspec.msgpack.Decoder(Task)
 _REPLIES: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
 
@@ -94,8 +82,7 @@ def decode_reply(task: Task, data: bytes | bytearray) -> Reply:
         reply = _REPLIES.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError):
         raise BadReply from None
-    expected = {PassagesTask: Passages, MeasureTask: FileSize}.get(type(task), RankedDocument)
-    is_expected = isinstance(reply, expected)
+    is_expected = isinstance(reply, FileSize if isinstance(task, MeasureTask) else RankedDocument)
     if not (isinstance(reply, Failed) or (is_expected and _is_sound(reply))):
         raise BadReply
     return reply

@@ -58,12 +58,6 @@ class DocumentPiece(Content, msgspec.Struct, frozen=True):
         return self.head >= 0
 
 
-def split_sections(sections: Iterable[Section]) -> Iterator[Section]:
-    for section in sections:
-        for text in split_exactly(section.text):
-            yield Section(section.label, text.strip())
-
-
 def split_exactly(text: str, chars_max: int = PASSAGE_CHARS) -> Iterator[str]:
     """The passages with the blanks around them. Joined they are the text, except for passages of blanks only."""
     start, end = 0, len(text)

@@ -25,15 +25,13 @@ from cadenza.grounding.files.messages import (
     FileTask,
     MeasureTask,
     PageTask,
-    Passages,
-    PassagesTask,
     Reply,
     Task,
     TokenBudget,
     decode_reply,
 )
 from cadenza.grounding.files.questions import AskedOfFiles
-from cadenza.grounding.files.records import FetchedPage, FileSize, RankedDocument, Section
+from cadenza.grounding.files.records import FetchedPage, FileSize, RankedDocument
 from cadenza.grounding.files.shown import DocumentText, share_out
 from cadenza.observe import Observer
 
@@ -104,12 +102,6 @@ class DocumentReader:
         documents = [reply for reply in replies if isinstance(reply, RankedDocument)]
         return await _share_out(names, documents, tokens_max)
 
-    async def read_passages(self, owner: str, name: str, data: bytes) -> list[Section]:
-        """All passages of a file. Raises UnreadableAttachment or ReaderBusy."""
-        [reply] = await self._in_turns(self._files, owner, [(PassagesTask(clean_name(name)), data)], self._read_file)
-        assert isinstance(reply, Passages)
-        return reply.passages
-
     async def measure(self, owner: str, name: str, data: bytes) -> FileSize:
         """How large a file is. Raises UnreadableAttachment or ReaderBusy."""
         [reply] = await self._in_turns(self._files, owner, [(MeasureTask(clean_name(name)), data)], self._read_file)
@@ -151,7 +143,7 @@ class DocumentReader:
             self._observer.log.warning("documents are read with limits, but the system does not filter system calls")
         return replies
 
-    async def _read_file(self, run: Run, task: FileTask | PassagesTask | MeasureTask, data: Buffer) -> Reply:
+    async def _read_file(self, run: Run, task: FileTask | MeasureTask, data: Buffer) -> Reply:
         try:
             reply = await self._read(run, task, data)
         except Died:

@@ -1,7 +1,7 @@
 """Finds the sources for a question: decides, asks the engine, reads the best pages, and takes what fits.
 
-A page that is read in time is quoted; for the others, the engine's snippet is. With the local engine nothing is
-fetched: the service needs no network. The model is told which pages of the message could not be read.
+A page that is read in time is quoted; for the others, the engine's snippet is. The model is told which pages of the
+message could not be read.
 """
 
 import asyncio
@@ -19,8 +19,7 @@ from cadenza.grounding.files.records import FetchedPage
 from cadenza.grounding.search.cache import RESULT_BOUNDS, ResultCache
 from cadenza.grounding.search.engines.base import Engine
 from cadenza.grounding.search.engines.build import build_web_engine
-from cadenza.grounding.search.engines.guard import NEVER_OPENS, GuardedEngine
-from cadenza.grounding.search.engines.local import LocalEngine
+from cadenza.grounding.search.engines.guard import GuardedEngine
 from cadenza.grounding.search.intent.decision import Decision, decide
 from cadenza.grounding.search.intent.query import make_query
 from cadenza.grounding.search.pages.client import FetchLimits
@@ -40,7 +39,6 @@ from cadenza.observe import Log
 
 PAGES_MAX = 3  # of the results; the pages that the message names come on top
 NAMED_PAGES_MAX = 3
-NOT_OPENED = "could not be read: this service does not open web pages"
 TOO_MANY = f"was not read: only the first {NAMED_PAGES_MAX} addresses of a message are read"
 DECISION_TIME = 0.25  # of the time limit, for a model that decides
 PAGES_TIME = 0.75  # of the time limit: what is not fetched by then is left out
@@ -54,11 +52,9 @@ UNREAD_SHARE = 2  # these sentences take at most half of the tokens
 
 
 class Finder:
-    """The engine, the fetcher and the cache of one process. Without a fetcher, the engine is the local one."""
+    """The engine, the fetcher and the cache of one process."""
 
-    def __init__(
-        self, engine: Engine, fetcher: PageFetcher | None, reader: DocumentReader, settings: SearchOptions
-    ) -> None:
+    def __init__(self, engine: Engine, fetcher: PageFetcher, reader: DocumentReader, settings: SearchOptions) -> None:
         self._engine = engine
         self._fetcher = fetcher
         self._reader = reader
@@ -69,9 +65,7 @@ class Finder:
     async def find(self, request: SearchRequest) -> SearchResult:
         """The sources for the last message. EngineFailed if the engine fails and no page was read."""
         now_s, today = asyncio.get_running_loop().time(), datetime.now(UTC).date()
-        decision = decide(request.texts, today, self._fetcher.loopback if self._fetcher else ())
-        if self._fetcher is None:
-            return await self._find_local(request, decision, today)
+        decision = decide(request.texts, today, self._fetcher.loopback)
         if request.is_asked and decision.reason in DOUBTFUL:
             decision = msgspec.structs.replace(decision, needs_web=True, reason="asked")
         if request.decide and decision.reason not in SAID:
@@ -101,17 +95,7 @@ class Finder:
     async def close(self) -> None:
         self._cache.clear()
         await self._engine.close()
-        if self._fetcher:
-            await self._fetcher.close()
-
-    async def _find_local(self, request: SearchRequest, decision: Decision, today: date) -> SearchResult:
-        """The local engine is asked for every message: it finds out itself whether its documents fit."""
-        if decision.reason == "forbidden":
-            return NOTHING_FOUND
-        hits = await self._engine.search(make_query(request.texts, today), self._max_results)
-        unread = [UnreadPage(url, NOT_OPENED) for url in decision.urls]
-        unread, unread_tokens = _fitting_unread(unread, request.tokens_max)
-        return SearchResult(fitting(map(_source_of_hit, hits), request.tokens_max - unread_tokens), unread)
+        await self._fetcher.close()
 
     async def _hits(
         self, request: SearchRequest, decision: Decision, today: date, until_s: float
@@ -189,9 +173,6 @@ def _source_of_hit(hit: Hit) -> Source:
 
 
 def build_finder(settings: SearchOptions, reader: DocumentReader, log: Log) -> Finder:
-    if settings.engine == "local":
-        local = GuardedEngine(LocalEngine(settings.index), time.monotonic, log, NEVER_OPENS)
-        return Finder(local, None, reader, settings)
     engine = GuardedEngine(build_web_engine(settings), time.monotonic, log)
     limits = FetchLimits()
     limits = msgspec.structs.replace(limits, pages=limits.pages.for_age(settings.pages_kept_s))

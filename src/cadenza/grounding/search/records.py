@@ -2,23 +2,21 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 from cadenza.core.content import Content
 
-EngineName = Literal["searxng", "brave", "tavily", "local"]
+EngineName = Literal["searxng", "brave", "tavily"]
 DecideByModel = Callable[[Sequence[str], float], Awaitable[bool | None]]  # within this many seconds
 ChargeSearch = Callable[[str], AbstractAsyncContextManager[object]]  # of a query; EngineFailed if it must not be made
 
 
 class SearchOptions(Content, msgspec.Struct, frozen=True):
-    """The engine and its limits. `index` is the file of the local engine."""
+    """The engine and its limits."""
 
     engine: EngineName
-    index: Path
     url: str | None = None
     api_key: str | None = None
     proxy: str | None = None

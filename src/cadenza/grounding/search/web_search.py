@@ -1,12 +1,9 @@
-"""Web search as `gather` sees it: whether it is ready, and the sources for a question.
+"""Web search as `gather` sees it: the sources for a question.
 
 The engines and the fetcher are imported with the first search: a service that never searches does not need them.
 """
 
 import asyncio
-import math
-import os
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -17,8 +14,6 @@ from cadenza.observe import Log, Observer
 if TYPE_CHECKING:
     from cadenza.grounding.search.finder import Finder
 
-CHECK_S = 0.1  # between checks for the index
-
 
 class WebSearch:
     """The search of one process."""
@@ -27,19 +22,7 @@ class WebSearch:
         self.settings = settings
         self.reader = DocumentReader(observer)
         self._log = observer.log
-        self._needs_no_index = settings.engine != "local"
-        self._index = str(settings.index)
-        self._has_index, self._checked_s = False, -math.inf
         self._finder: Finder | None = None
-
-    def is_ready(self) -> bool:
-        """Whether there is an engine. The local one needs its index, which is seen soon after it appears."""
-        if self._needs_no_index:
-            return True
-        now_s = time.monotonic()
-        if now_s - self._checked_s > CHECK_S:
-            self._has_index, self._checked_s = os.access(self._index, os.F_OK), now_s
-        return self._has_index
 
     async def find(self, request: SearchRequest) -> SearchResult:
         """The sources for the last message; none if it needs no search. EngineFailed if the engine fails."""

@@ -166,42 +166,6 @@ FUNCTION_WORDS = word_set(
 )
 DAYS = word_set("today tonight tomorrow yesterday now heute morgen gestern aujourd'hui demain hoy mañana ayer")
 
-# What a question to the local engine is about. Neither weak words nor tasks for the model say it. Soft words help to
-# rank passages, but a passage may lack them: people ask for "the phone number", documents say "Tel."
-WEAK_WORDS = word_set(
-    """
-    again all also always am anybody anyone anything aren ask before being best better bit both bring call called
-    came cannot come comes couldn didn doesn don else ever every everybody everyone everything few find first get
-    gets getting give go goes going good got happen happens hasn haven hello help helpful hey hi information isn
-    just keep kind know last let like ll long look lot lots made make makes many may maybe mean means might minus
-    more most much must name need needs never new next nice now often ok okay old one ones only other out over own
-    per plus possible put quick quickly re really said same say says see should shouldn since some somebody someone
-    something still such sure take takes thank thanks thing things think times today tomorrow too try under until up
-    use used using ve very want wants wasn way well whether while whom whose without won work works wouldn yes
-    yesterday yet
-    """
-)
-TASK_WORDS = word_set(
-    """
-    according analyse analyze briefly compare comparison compose describe discuss draft elaborate explain
-    explanation formulate generate highlight list lists mention mentioned mentions outline overview prepare rephrase
-    reword rewrite shortly show simple simply summaries summarise summarised summarize summarized summary tldr
-    translate understand write
-    """
-)
-SOFT_WORDS = word_set(
-    """
-    address allowed amount amounts brief bullet bullets check company contact contacts contain contains cost costs
-    create date dates deadline department description detail details document documents email excerpt extract file
-    files folder folders form format guideline guidelines handbook internal key limit limits line lines mail main
-    manual mobile note notes number numbers office page paragraph paragraphs phone point points policies policy
-    presentation price prices procedure procedures process question questions quote read regulation regulations
-    report requirement requirements responsible rule rules search section sections sentence sentences short slide
-    slides state stated states step steps table telephone text topic topics translation word words written
-    """
-)
-LIVE_WORDS = word_set("weather forecast news headlines wetter nachrichten meteo tiempo noticias")
-
 
 def split_words(text: str) -> list[str]:
     """The words of a message in lower case, without articles and without the ending of "what's"."""

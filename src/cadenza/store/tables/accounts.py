@@ -87,7 +87,6 @@ FOUND = Statement(select(_ANY.exists(), _OTHERS.exists(), _ANY.where(schema.acco
 OPERATORS = Statement(select(schema.accounts.c.id).where(schema.accounts.c.is_operator).with_for_update())
 OLDEST_FIRST = Statement(select(*COLUMNS).order_by(schema.accounts.c.created_at, schema.accounts.c.id))
 _ACTIVE = schema.accounts.c.suspended_at.is_(None)
-COUNT_ACTIVE = Statement(select(func.count()).select_from(schema.accounts).where(_ACTIVE))
 ACTIVE_IDS = Statement(select(schema.accounts.c.id).where(_ACTIVE).limit(bindparam("count")))
 COUNT_BEFORE = Statement(select(func.count()).where(schema.accounts.c.created_at < bindparam("before")))
 OLDEST = Statement(select(func.min(schema.accounts.c.created_at)))
@@ -151,12 +150,6 @@ async def list_all(store: Store) -> list[Account]:
 async def find_any(store: Store, besides: str) -> AccountsFound:
     [found] = await store.rows(FOUND, {"email": besides})
     return AccountsFound(*map(bool, found))
-
-
-async def count_active(store: Store) -> int:
-    """How many accounts are neither suspended nor erased."""
-    [(found,)] = await store.rows(COUNT_ACTIVE, {})
-    return int(found)
 
 
 async def list_active_ids(store: Store, count: int) -> list[str]:

@@ -4,24 +4,21 @@ A state is changed only if its revision is still the one that was read, so that 
 """
 
 import msgspec
-from sqlalchemy import bindparam, insert, literal_column, select, update
+from sqlalchemy import bindparam, insert, literal_column, null, select, update
 
 from cadenza.core.classes import ClassState, ClassVersion
 from cadenza.core.records import Route
 from cadenza.store.class_tables import class_states, class_versions
 from cadenza.store.statements import Statement
-from cadenza.store.store import Row, Store, Transaction, change_row
+from cadenza.store.store import Row, Store, Transaction
 
 _VERSION = ("class_id", "number", "routes", "character", "origin", "created_at", "actor", "verdict_id")
 _STATE = (
     "class_id",
     "version",
-    "candidate",
     "earlier",
-    "share",
     "is_adopted",
     "is_rolled_back",
-    "canary",
     "revision",
     "changed_at",
 )
@@ -43,11 +40,15 @@ READ_STATE = Statement(_STATE_OF_CLASS)
 STATE = Statement(_STATE_OF_CLASS.with_for_update())
 STATES = Statement(_STATES.order_by(class_states.c.class_id))
 ADD_STATE = Statement(insert(class_states), "class_id", "version", "is_adopted", "changed_at")
-_CHANGED = ("version", "candidate", "earlier", "share", "is_adopted", "is_rolled_back", "canary", "changed_at")
+_CHANGED = ("version", "earlier", "is_adopted", "is_rolled_back", "changed_at")
+# A process of release 0.1.0 may have begun a canary: any change ends it.
+_NO_CANARY = {"candidate": null(), "share": literal_column("0"), "canary": null()}
 CHANGE_STATE = Statement(
     update(class_states)
     .where(class_states.c.class_id == bindparam("of"), class_states.c.revision == bindparam("before"))
-    .values({name: bindparam(f"new_{name}") for name in _CHANGED} | {"revision": class_states.c.revision + 1})
+    .values(
+        {name: bindparam(f"new_{name}") for name in _CHANGED} | {"revision": class_states.c.revision + 1} | _NO_CANARY
+    )
 )
 
 
@@ -116,20 +117,12 @@ def change_state(tx: Transaction, state: ClassState, now_ms: int) -> bool:
         "of": state.version.class_id,
         "before": state.revision,
         "new_version": state.version.number,
-        "new_candidate": state.candidate.number if state.candidate else None,
         "new_earlier": msgspec.json.encode(state.earlier).decode(),
-        "new_share": state.share,
         "new_is_adopted": state.is_adopted,
         "new_is_rolled_back": state.is_rolled_back,
-        "new_canary": state.canary,
         "new_changed_at": now_ms,
     }
     return tx.change(CHANGE_STATE, values) == 1
-
-
-def set_canary(tx: Transaction, class_id: str, canary: str) -> None:
-    """Write the counts of a canary. The caller has locked the state; its revision stays, as nothing else changes."""
-    change_row(tx, class_states, class_id, canary=canary)
 
 
 def _read_version(row: Row) -> ClassVersion:
@@ -139,22 +132,18 @@ def _read_version(row: Row) -> ClassVersion:
 
 
 def _get_state(tx: Transaction, row: Row) -> ClassState:
-    class_id, version, candidate, *_ = row
-    served = get(tx, class_id, version)
-    return _make_state(row, served, get(tx, class_id, candidate) if candidate is not None else None)
+    return _make_state(row, get(tx, row[0], row[1]))
 
 
 async def _read_state(store: Store, row: Row) -> ClassState:
-    class_id, version, candidate, *_ = row
-    served = await read(store, class_id, version)
-    return _make_state(row, served, await read(store, class_id, candidate) if candidate is not None else None)
+    return _make_state(row, await read(store, row[0], row[1]))
 
 
-def _make_state(row: Row, version: ClassVersion | None, candidate: ClassVersion | None) -> ClassState:
+def _make_state(row: Row, version: ClassVersion | None) -> ClassState:
     assert version, "a state names a version that exists"
-    *others, was_promoted = row[3:]
-    fields = dict(zip(_STATE[3:], others, strict=True))
+    *others, was_promoted = row[2:]
+    fields = dict(zip(_STATE[2:], others, strict=True))
     fields["was_promoted"] = was_promoted
     fields |= {name: bool(fields[name]) for name in ("is_adopted", "is_rolled_back", "was_promoted")}  # SQLite: 0 and 1
     fields["earlier"] = msgspec.json.decode(fields["earlier"], type=tuple[int, ...])
-    return ClassState(version=version, candidate=candidate, **fields)
+    return ClassState(version=version, **fields)

@@ -1,4 +1,4 @@
-"""Evaluations and watches of classes: who compared what, and a row for each answer. Counts and scores, never content.
+"""Evaluations of classes: who compared what, and a row for each answer. Counts and scores, never content.
 
 A row of `verdict_scores` is written when its answer was graded, so an evaluation that was killed can go on. `result`
 is written once, when the evaluation has ended.
@@ -15,7 +15,6 @@ from cadenza.store.store import Row, Store, Transaction, change_row
 
 Side = Literal["incumbent", "candidate"]
 SIDES: tuple[Side, Side] = ("incumbent", "candidate")
-VerdictKind = Literal["evaluation", "watch"]
 VerdictState = Literal["running", "finished", "stopped"]
 
 
@@ -35,11 +34,11 @@ class AnswerScore(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EvaluationRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """An evaluation or a watch: the row of `verdicts`."""
+    """An evaluation: a row of `verdicts`. Release 0.1.0 has left others there, of the kind `watch`."""
 
     id: str
     class_id: str
-    kind: VerdictKind = "evaluation"
+    kind: Literal["evaluation"] = "evaluation"
     state: VerdictState = "running"  # stopped: at its budget, or by its operator
     created_at: int
     ended_at: int | None = None

@@ -19,6 +19,7 @@ import msgspec
 
 from cadenza.core.faults import FaultKind
 from cadenza.core.records import Route
+from cadenza.http.flow import timeout_at
 from cadenza.observe import Log
 from cadenza.process import cpu_quotas
 from cadenza.upstreams.base import Ask, Fault, OpenReply, Probe
@@ -71,7 +72,7 @@ class EmbeddedUpstream:
 
     async def open(self, route: Route, ask: Ask) -> OpenReply:
         try:
-            async with asyncio.timeout(route.timeouts.first_token_s):
+            async with timeout_at(asyncio.get_running_loop().time() + route.timeouts.first_token_s):
                 await self._loaded.wait()
         except TimeoutError:
             raise Fault(FaultKind.TIMED_OUT) from None

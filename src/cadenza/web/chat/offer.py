@@ -1,7 +1,5 @@
 """Whether search, memory and attachments are offered by the service and used by the account, for the pages."""
 
-from typing import Literal
-
 import msgspec
 
 from cadenza.gateway.gateway import Gateway
@@ -17,11 +15,10 @@ class Offer(msgspec.Struct, frozen=True):
     """What the service offers, whether or not an account uses it."""
 
     memory: bool
-    search: Literal["web", "documents"] | None
-    is_search_off: bool  # by the config; if False and `search` is None, there is nothing to search yet
+    search: bool
     files: bool  # read here, or taken by the model of a class
     image_classes: tuple[str, ...]  # whose models take images
-    search_terms: SearchTerms | None = None  # of a search of the web
+    search_terms: SearchTerms | None = None
     reads_files: bool = False  # here, so that they can be measured
 
     @property
@@ -39,11 +36,9 @@ class ChatSwitches(msgspec.Struct, frozen=True):
 
 def offer_of(gateway: Gateway) -> Offer:
     grounder, catalogue = gateway.grounder, gateway.snapshot.catalogue
-    search = grounder.search
     return Offer(
         memory=grounder.settings.memory,
-        search=("documents" if search.settings.engine == "local" else "web") if search and search.is_ready() else None,
-        is_search_off=search is None,
+        search=grounder.search is not None,
         files=grounder.settings.attachments or bool(catalogue.able_classes(FILES)),
         image_classes=catalogue.able_classes(VISION),
         search_terms=grounder.search_terms(),

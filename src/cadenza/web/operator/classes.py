@@ -1,7 +1,7 @@
-"""The page of one class: what is served, the canary, verdicts, versions and their differences, history, rollback.
+"""The page of one class: what is served, verdicts, versions and their differences, history, rollback.
 
-A rollback needs a recent proof. Its form carries the versions that the page showed: if they changed meanwhile, nothing
-is done, and the page says what happened.
+A rollback needs a recent proof. Its form carries the version that the page showed as served: if another is served
+meanwhile, nothing is done, and the page says what happened.
 """
 
 from typing import Annotated, Literal
@@ -16,8 +16,6 @@ from cadenza.control.classes import (
     ClassSituation,
     HistoryEntry,
     RollbackOrder,
-    Seen,
-    ShareAccounts,
     UnknownClass,
 )
 from cadenza.core.classes import ClassVersion
@@ -37,20 +35,19 @@ Number = Annotated[int, msgspec.Meta(ge=1, le=NUMBER_MAX)]
 
 
 class VersionPair(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Two versions to compare. Without them: what was served before and what is served, or the canary's two."""
+    """Two versions to compare. Without them: what was served before and what is served."""
 
     before: Number | None = None
     after: Number | None = None
 
 
 class Rollback(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The version to serve; without it, the one before, or the incumbent of a canary. The reason is in the history.
+    """The version to serve; without it, the one before. The reason is in the history.
 
-    `version` and `candidate` are those that you saw: if others are served by now, nothing is done.
+    `version` is the one that you saw: if another is served by now, nothing is done.
     """
 
     version: Number
-    candidate: Number | None = None
     to: Number | None = None
     reason: str = ""
 
@@ -92,23 +89,12 @@ class VerdictFacts(msgspec.Struct, frozen=True, kw_only=True):
     p95_ratio: float | None = None
 
 
-class CanaryFact(msgspec.Struct, frozen=True):
-    """Something that a canary has counted or compared."""
-
-    name: str
-    value: str
-
-
 class OperatorClass(msgspec.Struct, frozen=True, kw_only=True):
-    """What serves a class, whether the config pins it, its canary, and what to do next."""
+    """What serves a class, whether the config pins it, and what to do next."""
 
     class_id: str
     version: VersionFacts
     previous: int | None
-    candidate: VersionFacts | None
-    share: int
-    share_accounts: ShareAccounts | None
-    canary: list[CanaryFact]
     is_adopted: bool
     pin: str | None
     next_step: str
@@ -146,10 +132,6 @@ async def get_class(visit: Visit) -> OperatorClass:
         class_id=class_id,
         version=_view_version(state.version),
         previous=state.previous,
-        candidate=_view_version(state.candidate) if state.candidate else None,
-        share=state.share,
-        share_accounts=found.share_accounts,
-        canary=[CanaryFact(name, value) for name, value in found.canary_numbers],
         is_adopted=state.is_adopted,
         pin=found.pin or None,
         next_step=found.next_step,
@@ -166,17 +148,14 @@ async def get_difference(visit: Visit, asked: VersionPair) -> VersionDiff:
 
 async def roll_back(visit: Visit, given: Rollback) -> OperatorClass:
     class_id, rules = _class(visit)
-    order = RollbackOrder(to=given.to, reason=given.reason, seen=Seen(given.version, given.candidate))
+    order = RollbackOrder(to=given.to, reason=given.reason, seen=given.version)
     await control.roll_back(visit.store, class_id, rules, order, visit.actor, visit.now_ms)
     return await get_class(visit)
 
 
-async def roll_back_by_form(
-    visit: Visit, version: Number, candidate: str = "", to: str = "", reason: str = ""
-) -> OperatorClass:
+async def roll_back_by_form(visit: Visit, version: Number, to: str = "", reason: str = "") -> OperatorClass:
     """An empty field of a form has no value."""
-    given = {"version": version, "candidate": candidate or None, "to": to or None, "reason": reason}
-    return await roll_back(visit, visit.convert(given, Rollback))
+    return await roll_back(visit, visit.convert({"version": version, "to": to or None, "reason": reason}, Rollback))
 
 
 async def _situation(visit: Visit) -> ClassSituation:
@@ -220,7 +199,7 @@ ROUTES: Routes = (
     endpoint(
         "GET",
         ONE,
-        "Show what serves a class: version, canary, verdicts and history",
+        "Show what serves a class: version, verdicts and history",
         get_class,
         "operator.classes:read",
     ),
@@ -228,7 +207,7 @@ ROUTES: Routes = (
     endpoint(
         "POST",
         f"{ONE}/rollback",
-        "End a canary, or serve an earlier version again",
+        "Serve an earlier version again",
         roll_back,
         "operator.classes:write",
         needs_proof=True,

@@ -81,16 +81,13 @@ class RouteFacts(msgspec.Struct, frozen=True):
 class ClassLoad(msgspec.Struct, frozen=True):
     """A class and its routes, in the order in which they are tried, and the number of the version that has them.
 
-    All routes of a resting class rest. While a canary runs, `candidate` is the version that serves `share` percent of
-    the accounts.
+    All routes of a resting class rest.
     """
 
     id: str
     state: ClassLoadState
     routes: list[RouteFacts]
     version: int | None
-    candidate: int | None
-    share: int
 
 
 class Count(msgspec.Struct, frozen=True):
@@ -161,10 +158,9 @@ def _counts(samples: Samples, name: str, label: str) -> list[Count]:
 
 def _class_load(gateway: Gateway, served: ServedClass) -> ClassLoad:
     routes = [to_record(RouteFacts, one) for one in served.plan.routes]
-    candidate = served.candidate.version if served.candidate else None
     is_resting = all(gateway.dispatcher.health.of(route).is_resting for route in served.plan.routes)
     state: ClassLoadState = "usable" if is_usable(gateway, served) else "resting" if is_resting else "failing"
-    return ClassLoad(served.plan.class_id, state, routes, served.version, candidate, served.share)
+    return ClassLoad(served.plan.class_id, state, routes, served.version)
 
 
 def _model_loads(gateway: Gateway, samples: Samples, rests: Mapping[str, RouteRest]) -> list[ModelLoad]:
@@ -172,7 +168,7 @@ def _model_loads(gateway: Gateway, samples: Samples, rests: Mapping[str, RouteRe
     classes = dict[tuple[str, str], list[str]]()
     routes = dict[tuple[str, str], Route]()
     for served in gateway.snapshot.catalogue.served():
-        for route in (route for plan in served.plans for route in plan.routes):
+        for route in served.plan.routes:
             place = (route.provider, route.model)
             routes.setdefault(place, route)
             used_by = classes.setdefault(place, [])

@@ -6,7 +6,7 @@ import { byId, element } from "./chat_elements.js";
 import { Files, filesOf } from "./chat_files.js";
 import { ConversationList } from "./chat_list.js";
 import { withSources } from "./chat_sources.js";
-import { Store, addMessage, endOf, marksOf, newConversation, pathTo, siblings, titleOf } from "./chat_store.js";
+import { Store, addMessage, childrenOf, endOf, marksOf, newConversation, pathTo, titleOf } from "./chat_store.js";
 import { ask, findCost, render } from "./chat_stream.js";
 import { writeTitle } from "./chat_title.js";
 import { MessageView, Thread, copyText, plainText, question, showCredit } from "./chat_view.js";
@@ -52,7 +52,8 @@ function show() {
   views.clear();
   const path = pathTo(conversation, conversation.head);
   thread.empty.hidden = path.length > 0;
-  for (const message of path) addView(message);
+  const children = childrenOf(conversation);
+  for (const message of path) addView(message, children);
   showTitle();
   for (const one of switches) one.checked = !conversation.off?.includes(one.value);
   showTotal();
@@ -68,20 +69,20 @@ function showTotal() {
   byId("total").textContent = totalOf(conversation);
 }
 
-function addView(message) {
+function addView(message, children) {
   const view = new MessageView(message);
   if (message.files?.length) fillChips(view.files, message.files, files);
   views.set(message.id, view);
   thread.add(view.element);
   if (runs.get(conversation.id)?.message === message) view.begin(filesOf(pathTo(conversation, message.parent)).length > 0);
-  showFoot(view);
+  showFoot(view, children);
 }
 
-function showFoot(view) {
+function showFoot(view, children = childrenOf(conversation)) {
   const { message } = view;
-  const all = siblings(conversation, message);
+  const all = (children.get(message.parent) ?? []).filter(({ role }) => role === message.role);
   const place = all.indexOf(message);
-  const hasReply = Object.values(conversation.messages).some((one) => one.parent === message.id);
+  const hasReply = children.has(message.id);
   const go = (step) => !isRunning() && switchTo(all[place + step]);
   const actions =
     message.role === "user"
@@ -496,6 +497,7 @@ async function turn({ value: part, checked }) {
 function showSettings() {
   byId("instructions").textContent = store.setting("instructions") ? "Instructions ✓" : "Instructions";
   byId("titles").checked = store.setting("titles") !== "off";
+  byId("forgets").checked = store.setting("forgets") === "on";
 }
 
 function openDrawer() {
@@ -551,13 +553,15 @@ byId("composer").addEventListener("submit", (event) => {
   void send(prompt.value);
 });
 byId("titles").addEventListener("change", (event) => store.set("titles", event.target.checked ? "" : "off"));
+byId("forgets").addEventListener("change", (event) => store.set("forgets", event.target.checked ? "on" : ""));
 byId("search").addEventListener("input", showList);
 byId("import-file").addEventListener("change", (event) => importFile(event.target.files[0]));
 for (const one of switches) one.addEventListener("change", () => turn(one));
 picker.addEventListener("change", () => {
   store.set("class", picker.value);
   showTerms();
-  for (const view of views.values()) showFoot(view);
+  const children = childrenOf(conversation);
+  for (const view of views.values()) showFoot(view, children);
 });
 prompt.addEventListener("input", keepDraft);
 document.addEventListener("keydown", pressed);

@@ -12,19 +12,22 @@ const JSON_NAME = "cadenza-chat.json";
 const JSON_BYTES_MAX = 20_000_000;
 const MESSAGES_MAX = 20_000;
 const STEM_CHARS_MAX = 60; // of the name of a file
+const NO_EXPORT = "This file is not an export of this chat. Choose the .zip file that Export saved, or the cadenza-chat.json in it.";
 const ROLES = ["user", "assistant"];
 const WRITERS = ["words", "class", "person"]; // of titles
 const PARTS = ["search", "memory"]; // what the service may add to a question, unless a conversation has it in `off`
 
-// A name that every file system takes and that leads nowhere else, and that is not in `used` yet.
+// A name that every file system takes and that leads nowhere else, and that is not in `used` yet. `used` is a Map: for each
+// name, in lower case, the number with which the search for the next free one goes on.
 function freeName(name, used) {
   const safe = name.replace(/[\\/:*?"<>|\p{C}]/gu, "_").replace(/[. ]+$/, "");
   const extension = safe.match(/\.\w{1,10}$/)?.[0] ?? "";
   const stem = safe.slice(0, safe.length - extension.length).slice(0, STEM_CHARS_MAX).trim() || "untitled";
-  for (let number = 1; ; number += 1) {
+  const wanted = (stem + extension).toLowerCase();
+  for (let number = used.get(wanted) ?? 1; ; number += 1) {
     const free = number === 1 ? stem + extension : `${stem} (${number})${extension}`;
     if (used.has(free.toLowerCase())) continue;
-    used.add(free.toLowerCase());
+    used.set(free.toLowerCase(), 2).set(wanted, number + 1);
     return free;
   }
 }
@@ -33,7 +36,7 @@ const allFiles = ({ messages }) => Object.values(messages).flatMap(({ files = []
 
 // Returns {name, archive} of the conversations with these ids. The files that are here are in it.
 export async function exported(ids, store, files) {
-  const [entries, json, folders] = [[], [], new Set()];
+  const [entries, json, folders] = [[], [], new Map()];
   let name = `cadenza-chat-${new Date().toISOString().slice(0, 10)}`;
   for (const id of ids) {
     const conversation = await store.get(id);
@@ -52,7 +55,7 @@ export async function exported(ids, store, files) {
 
 // The entries of its files. Each file of a message gets a `path`; messages may share one.
 async function fileEntries(conversation, folder, files) {
-  const [paths, names, entries] = [new Map(), new Set(), []];
+  const [paths, names, entries] = [new Map(), new Map(), []];
   for (const file of allFiles(conversation)) {
     if (!paths.has(file.id)) {
       const data = await files.find(file.id);
@@ -81,7 +84,7 @@ export async function imported(file, store, files) {
   const isArchive = (await file.slice(0, 2).text()) === "PK";
   const entries = isArchive ? await unzip(file) : new Map([[JSON_NAME, file]]);
   const json = entries.get(JSON_NAME);
-  if (!json) throw new Error("The archive is not an export of this chat.");
+  if (!json || !(isArchive || (await isObject(json)))) throw new Error(NO_EXPORT);
   if (json.size > JSON_BYTES_MAX) throw new Error("The conversations in the file are larger than 20 MB.");
   const conversations = read(await json.text());
   for (const conversation of conversations) {
@@ -91,6 +94,9 @@ export async function imported(file, store, files) {
   }
   return conversations.length;
 }
+
+// Whether JSON begins like an object: of a PDF or a picture no more is read.
+const isObject = async (file) => /^\ufeff?\s*\{/.test(await file.slice(0, 100).text());
 
 // Each entry is stored once, for the first conversation that has it.
 async function keepFiles(conversation, entries, files) {
@@ -114,21 +120,22 @@ function read(text) {
   try {
     given = JSON.parse(text);
   } catch {
-    throw new Error("The file is not JSON.");
+    throw new Error("The file is damaged: it ends early, or was changed. Import it as it was exported.");
   }
   if (given?.format !== FORMAT || given.version !== 1 || !Array.isArray(given.conversations)) {
-    throw new Error("The file is not an export of this chat.");
+    throw new Error(NO_EXPORT);
   }
-  const total = given.conversations.reduce((sum, one) => sum + Object.keys(one?.messages ?? {}).length, 0);
-  if (total > MESSAGES_MAX) throw new Error("The file has too many messages.");
-  return given.conversations.map(readConversation);
+  const { conversations } = given;
+  if (conversations.some((one) => typeof one?.messages !== "object" || !one.messages)) throw new Error("A conversation in the file has no messages.");
+  const total = conversations.reduce((sum, one) => sum + Object.keys(one.messages).length, 0);
+  if (Math.max(total, conversations.length) > MESSAGES_MAX) throw new Error("The file has too many messages: at most 20,000 can be imported at once.");
+  return conversations.map(readConversation);
 }
 
 const isText = (value) => typeof value === "string";
 const time = (value) => (Number.isFinite(value) && value >= 0 && value < Date.now() ? value : Date.now());
 
 function readConversation(given) {
-  if (typeof given?.messages !== "object" || !given.messages) throw new Error("A conversation in the file has no messages.");
   const ids = new Map(Object.keys(given.messages).map((id) => [id, newId()]));
   const conversation = newConversation();
   conversation.title = isText(given.title) ? given.title.slice(0, 200) : "";
@@ -148,7 +155,7 @@ function readConversation(given) {
     if (message.added) known.added = readAdded(message.added);
     conversation.messages[known.id] = known;
   }
-  for (const id of Object.keys(conversation.messages)) checkEnd(conversation, id);
+  checkEnds(conversation.messages);
   conversation.head = ids.get(given.head) ?? Object.keys(conversation.messages).at(-1) ?? null;
   return conversation;
 }
@@ -180,10 +187,15 @@ function readCost(given) {
   };
 }
 
-function checkEnd(conversation, id) {
-  const seen = new Set();
-  for (let at = id; at; at = conversation.messages[at].parent) {
-    if (seen.has(at)) throw new Error("The messages in the file go round in a circle.");
-    seen.add(at);
+// Each message leads to a first one. What is known to do so is not followed again.
+function checkEnds(messages) {
+  const ended = new Set([null]);
+  for (const id of Object.keys(messages)) {
+    const path = new Set();
+    for (let at = id; !ended.has(at); at = messages[at].parent) {
+      if (path.has(at)) throw new Error("The messages in the file go round in a circle.");
+      path.add(at);
+    }
+    for (const at of path) ended.add(at);
   }
 }

@@ -4,13 +4,20 @@
 // does not write its files again. Where the browser refuses to store it, the file has `isKept: false`, and its data is gone
 // when the page is closed. Nothing here leaves the browser, except in a request.
 
-import { change, newId, settled } from "./chat_store.js";
+import { change, newId, settled, Store } from "./chat_store.js";
 
 export const FILES_MAX = 20; // of a request
 export const BYTES_MAX = 24_000_000; // of a request: as base64 they fit into its 32 MiB
 const SLICE_BYTES = 3 * 2 ** 18; // a multiple of 3: base64 has no padding but at the end
 const TYPE = /^[\w.+-]+\/[\w.+-]+$/;
 export const IMAGES = ["image/png", "image/jpeg", "image/webp", "image/gif"];
+
+// Deletes all that the chat has stored for an account, before a sign-out. The choice to do so stays.
+export async function forget(account) {
+  const [store, files] = await Promise.all([Store.open(account), Files.open(account)]);
+  await Promise.all([store.removeAll(), files.removeAll()]);
+  store.set("forgets", "on");
+}
 
 export class Files {
   #loaded = new Map(); // data that is not stored: id -> Blob

@@ -142,21 +142,25 @@ export function addMessage(conversation, fields) {
 // The messages from the first to this one.
 export function pathTo(conversation, id) {
   const path = [];
-  for (let message = conversation.messages[id]; message; message = conversation.messages[message.parent]) path.unshift(message);
-  return path;
+  for (let message = conversation.messages[id]; message; message = conversation.messages[message.parent]) path.push(message);
+  return path.reverse();
 }
 
-export function siblings(conversation, message) {
-  return Object.values(conversation.messages).filter((one) => one.parent === message.parent && one.role === message.role);
+// The messages by their parent, oldest first.
+export function childrenOf(conversation) {
+  const children = new Map();
+  for (const message of Object.values(conversation.messages)) {
+    if (!children.has(message.parent)) children.set(message.parent, []);
+    children.get(message.parent).push(message);
+  }
+  return children;
 }
 
 // The newest end of the branch that goes through this message.
 export function endOf(conversation, id) {
-  for (;;) {
-    const next = Object.values(conversation.messages).findLast((message) => message.parent === id);
-    if (!next) return id;
-    id = next.id;
-  }
+  const children = childrenOf(conversation);
+  while (children.has(id)) id = children.get(id).at(-1).id;
+  return id;
 }
 
 export function titleOf(text) {

@@ -97,6 +97,23 @@ function confirmForms() {
   });
 }
 
+// A sign-out deletes what the chat keeps in this browser, if its owner chose so. It waits for that.
+function forgetAtSignOut() {
+  document.addEventListener("submit", async (event) => {
+    const form = event.target;
+    const account = form.dataset.signsOut;
+    if (!account || localStorage.getItem(`cadenza-chat-${account}:forgets`) !== "on") return;
+    event.preventDefault();
+    try {
+      const { forget } = await import("./chat_files.js");
+      await forget(account);
+    } catch {
+      if (!confirm("Your conversations could not be deleted from this browser. Sign out without that?")) return;
+    }
+    form.submit();
+  });
+}
+
 // A form may be answered by a download: the page stays, and its link says where to go from there.
 function nameTheWayBack() {
   document.addEventListener("submit", (event) => {
@@ -142,6 +159,7 @@ showLocalTimes();
 labelCells();
 followClicks();
 confirmForms();
+forgetAtSignOut();
 nameTheWayBack();
 previewTheme();
 focusScrollers();

@@ -12,9 +12,11 @@ from cadenza.control.money.payments import (
     DisputeClosed,
     Disputed,
     Expired,
+    Fact,
     Paid,
     PaymentEvent,
     Refunded,
+    RefundFailed,
 )
 from cadenza.control.money.stripe import SIGNATURE_CHARS_MAX, TOLERANCE_S, Stripe, StripeAccess, check_signature
 from cadenza.ledger.payments import PaymentIds
@@ -23,6 +25,7 @@ SECRET = b"whsec_test"
 NOW_S = 1_800_000_000
 BODY = b'{"id":"evt_1"}'
 SESSION = {"id": "cs_1", "payment_intent": "pi_1", "payment_status": "paid", "amount_total": 1000, "currency": "usd"}
+REFUND = {"id": "re_1", "amount": 250, "currency": "usd", "payment_intent": "pi_1"}
 DISPUTE = {"id": "dp_1", "amount": 1000, "currency": "usd", "payment_intent": "pi_1"}
 
 
@@ -70,7 +73,9 @@ def test_any_other_signature_is_refused(header: str) -> None:
 
 
 def read(kind: str, thing: Any) -> PaymentEvent | None:
-    body = json.dumps({"id": "evt_1", "object": "event", "type": kind, "data": {"object": thing}}).encode()
+    body = json.dumps(
+        {"id": "evt_1", "object": "event", "type": kind, "data": {"object": thing}, "created": 7}
+    ).encode()
     stripe = Stripe(StripeAccess("http://127.0.0.1:1", "sk_test_1", SECRET.decode()))
     return stripe.read_event(body, f"t={NOW_S},v1={sign(body)}", NOW_S)
 
@@ -88,11 +93,17 @@ def read(kind: str, thing: Any) -> PaymentEvent | None:
             PaymentIds("pay_1", "", "pi_1"),
             Refunded(25 * 10**8),
         ),
-        (
-            "charge.dispute.created",
-            {**DISPUTE, "status": "needs_response"},
-            PaymentIds("", "", "pi_1"),
-            Disputed("dp_1", 10**10),
+        *(
+            (kind, {**REFUND, "status": status}, PaymentIds("", "", "pi_1"), RefundFailed("re_1", 25 * 10**8))
+            for kind, status in (
+                ("refund.failed", "failed"),
+                ("refund.updated", "canceled"),
+                ("charge.refund.updated", "failed"),
+            )
+        ),
+        *(
+            (kind, {**DISPUTE, "status": "needs_response"}, PaymentIds("", "", "pi_1"), Disputed("dp_1", 10**10))
+            for kind in ("charge.dispute.created", "charge.dispute.funds_withdrawn")
         ),
         (
             "charge.dispute.closed",
@@ -108,11 +119,11 @@ def read(kind: str, thing: Any) -> PaymentEvent | None:
         ),
     ],
 )
-def test_events_of_payments_are_read(kind: str, thing: Any, subject: PaymentIds, fact: object) -> None:
+def test_events_of_payments_are_read(kind: str, thing: Any, subject: PaymentIds, fact: Fact) -> None:
     """Each kind of event that concerns a payment becomes what it means for us."""
     event = read(kind, thing)
     assert event
-    assert (event.id, event.kind, event.subject, event.fact) == ("evt_1", kind, subject, fact)
+    assert event == PaymentEvent("evt_1", kind, subject, fact, 7000)
 
 
 @pytest.mark.parametrize(
@@ -122,6 +133,7 @@ def test_events_of_payments_are_read(kind: str, thing: Any, subject: PaymentIds,
         ("charge.dispute.created", {**DISPUTE, "status": "warning_needs_response"}),
         ("charge.dispute.closed", {**DISPUTE, "status": "warning_closed"}),
         ("charge.refunded", {"amount_refunded": "many"}),
+        ("refund.updated", {**REFUND, "status": "succeeded"}),
         ("charge.refunded", None),
         ("customer.created", {"id": "cus_1"}),
         ("", {}),

@@ -4,8 +4,9 @@ import pytest
 from argon2 import PasswordHasher
 from zxcvbn.frequency_lists import FREQUENCY_LISTS
 
-from cadenza.control.sign_in.passwords import DECOY, FILE, clean_password, is_common, pack
+from cadenza.control.sign_in.passwords import DECOY, FILE, PasswordWork, clean_password, is_common, pack
 from cadenza.core.errors import ControlError
+from tests.passwords import cheap_hash
 
 EMAIL = "jane.owner@example.org"
 
@@ -13,6 +14,15 @@ EMAIL = "jane.owner@example.org"
 def test_an_unknown_address_costs_as_much_as_a_known_one() -> None:
     """The hash that is checked in its place has the parameters of every other one."""
     assert not PasswordHasher().check_needs_rehash(DECOY)
+
+
+@pytest.mark.parametrize("stored", [None, ""])
+async def test_the_password_of_the_decoy_opens_no_account(stored: str | None) -> None:
+    """An unknown address, and an account whose hash is empty, are refused also with that password."""
+    work = PasswordWork(decoy=cheap_hash("of the decoy"))
+    assert not await work.matches(stored, "of the decoy")
+    assert not await work.matches(stored, "")
+    assert await work.matches(cheap_hash("of the decoy"), "of the decoy")
 
 
 def test_the_file_is_made_of_the_published_list() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable
 
 import pytest
 
-from cadenza.control.account.accounts import NewAccount, add_account
+from cadenza.control.account.accounts import NewAccount, add_account, remove_second_factors
 from cadenza.control.sign_in.second_factor import (
     STEP_S,
     Code,
@@ -14,7 +14,6 @@ from cadenza.control.sign_in.second_factor import (
     begin_totp,
     code_at,
     confirm_totp,
-    remove_second_factors,
     remove_totp,
     renew_codes,
     use_second_factor,

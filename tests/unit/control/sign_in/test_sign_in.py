@@ -12,6 +12,7 @@ from cadenza.control.sign_in.sign_in import (
     ALL_FAILURES,
     KNOWN_RATE,
     NETWORK_RATE,
+    SHARE_FAILURES,
     SUSPENDED,
     TOO_MANY,
     WRONG_PASSWORD,
@@ -131,19 +132,39 @@ async def test_guesses_spread_over_the_networks_of_one_site_are_limited(store: S
         await attempt(sign_ins, "wrong password", emails[-1], "2001:db8:1::1")
 
 
-async def test_failures_of_all_networks_are_limited(store: Store, sign_ins: SignIns, account: Account) -> None:
-    """A botnet that tries many accounts from many networks is held back; a browser of the owner still signs in."""
-    emails = [f"{number}@example.org" for number in range(ALL_FAILURES.burst // ACCOUNT_FAILURES.burst)]
-    for email in emails:
-        new = NewAccount(email, cheap_hash(PASSWORD))
-        await store.transact(lambda tx, new=new: add_account(tx, new, COMMAND_LINE, NOW_MS))  # type: ignore[misc]
+@pytest.fixture
+async def exhausted(store: Store, account: Account) -> SignIns:
+    """Fifty networks have used up what all networks may fail together, each with as many accounts as it may."""
+    sign_ins = SignIns(store, MemoryRates(lambda: 0), PasswordWork(decoy=cheap_hash("")), Signer(store))
     for number in range(ALL_FAILURES.burst):
         with pytest.raises(ControlError, match=WRONG_PASSWORD):
-            await attempt(sign_ins, "wrong", emails[number % len(emails)], f"10.{number // 250}.{number % 250}.1")
+            await attempt(sign_ins, "wrong", f"{number}@example.org", f"10.0.{number % 50}.1")
+    return sign_ins
+
+
+async def test_fifty_networks_do_not_keep_the_others_out(exhausted: SignIns, account: Account) -> None:
+    """A new browser signs in from another network, also after a mistake, and may make a few; then it waits."""
+    with pytest.raises(ControlError, match=WRONG_PASSWORD):
+        await attempt(exhausted, "a mistake", network="198.51.100.1")
+    for _ in range(SHARE_FAILURES.burst + 1):
+        assert await attempt(exhausted, network="198.51.100.1") == account
+    for _ in range(SHARE_FAILURES.burst):
+        with pytest.raises(ControlError, match=WRONG_PASSWORD):
+            await attempt(exhausted, "wrong", "other@example.org", "203.0.113.1")
     with pytest.raises(Throttled, match=TOO_MANY):
-        await attempt(sign_ins, network="198.51.100.1")
-    device = await remember_device(sign_ins.signer, "", account.id)
-    assert await attempt(sign_ins, network="198.51.100.1", device=device) == account
+        await attempt(exhausted, "wrong", "other@example.org", "203.0.113.1")
+
+
+async def test_failures_of_all_networks_are_limited(exhausted: SignIns, account: Account) -> None:
+    """A botnet of hundreds of networks is held back in the end; a browser of the owner still signs in."""
+    failures = list[str]()
+    for number in range(ALL_FAILURES.burst + 1):
+        with pytest.raises(ControlError) as refused:
+            await attempt(exhausted, "wrong", f"{number}@example.com", f"10.{1 + number // 250}.{number % 250}.1")
+        failures.append(refused.value.message)
+    assert failures == [WRONG_PASSWORD] * ALL_FAILURES.burst + [TOO_MANY]
+    device = await remember_device(exhausted.signer, "", account.id)
+    assert await attempt(exhausted, network="198.51.100.1", device=device) == account
 
 
 async def test_a_success_gives_the_attempt_back(sign_ins: SignIns, account: Account) -> None:

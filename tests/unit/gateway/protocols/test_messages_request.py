@@ -261,6 +261,17 @@ def test_a_long_name_of_a_tool_fits_every_model() -> None:
     assert chat["tool_choice"]["function"]["name"] == second
     assert chat["messages"][1]["tool_calls"][0]["function"]["name"] == second
     assert json.loads(translated(**asked).kept)["names"] == {second: ["", long]}
+
+
+def test_a_name_that_no_client_sends_is_refused() -> None:
+    """Above 256 characters, of a tool, a choice or a call; the error names the field."""
+    longest, longer = "n" * 256, "n" * 257
+    assert len(chat_of(tools=[{**READ, "name": longest}])["tools"][0]["function"]["name"]) == 64
+    said = "name: has 257 characters; at most 256 are allowed."
+    assert refused(tools=[READ, {**READ, "name": longer}]) == f"tools[1].{said}"
+    assert refused(tools=[READ], tool_choice={"type": "tool", "name": longer}) == f"tool_choice.{said}"
+    used = {**called("t1"), "name": longer}
+    assert refused({"role": "assistant", "content": [used]}) == f"messages[0].content[0].{said}"
     assert "at most 1,024" in refused(tools=[READ] * 1025)
 
 
@@ -344,10 +355,19 @@ def test_a_thread_is_refused() -> None:
 
 
 def test_too_many_steps_are_left_to_another_process() -> None:
-    """Messages and blocks count."""
-    with pytest.raises(TooManySteps):
-        translated(user(*[text("x")] * 10), steps_max=10)
-    translated(user(*[text("x")] * 10), steps_max=11)
+    """Messages and blocks count, those of results and of the system too, stops, and four times each tool."""
+    many = [text("x")] * 10
+    result = {"type": "tool_result", "tool_use_id": "t1", "content": many}
+    for messages, fields, steps in (
+        ([user(*many)], {}, 11),
+        ([user(result)], {}, 12),
+        ([HI], {"system": many}, 11),
+        ([HI], {"stop_sequences": ["x"] * 10}, 11),
+        ([HI], {"tools": [READ] * 10}, 41),
+    ):
+        with pytest.raises(TooManySteps):
+            translated(*messages, steps_max=steps - 1, **fields)
+        translated(*messages, steps_max=steps, **fields)
 
 
 JSON = st.recursive(

@@ -18,6 +18,7 @@ from cadenza.gateway.validate import parse_chat
 CALL = {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"}
 OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "seen"}
 OTHER_CALL, OTHER_OUTPUT = {**CALL, "call_id": "c2"}, {**OUTPUT, "call_id": "c2"}
+CUSTOM = {"type": "custom", "name": "look"}
 USER, REASONED = {"role": "user", "content": "go on"}, {"type": "reasoning", "id": "rs_1", "summary": []}
 IMAGE = {"type": "input_image", "image_url": "data:image/png;base64,AA==", "detail": "low"}
 CHAT_IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA==", "detail": "low"}}
@@ -149,7 +150,7 @@ def test_tools_in_the_flat_form() -> None:
     tools = [function, patch, nested, {"type": "web_search", "filters": {}}, {"type": "image_generation"}]
     chat, kept = chat_of(tools=tools), kept_of(tools=tools)
     names = [one[one["type"]]["name"] for one in chat["tools"]]
-    assert names == ["look", "patch", fitting_name("n" * 60, "files"), "files__patch"]
+    assert names == ["look", "patch", fitting_name("", "n" * 60, "files"), "files__patch"]
     assert (len(names[2]), names[2][:7]) == (64, "files__")
     assert chat["tools"][0]["function"] == {name: function[name] for name in function if name != "type"}
     assert chat["tools"][1]["custom"]["format"] == {
@@ -274,6 +275,15 @@ def test_what_is_stored_elsewhere_is_refused(name: str) -> None:
         ({"tools": {}}, "tools: must be"),
         ({"tools": [{"type": "mcp"}] * 1025}, "tools: at most 1,024"),
         ({"tools": [{"type": "namespace", "name": "n", "tools": [{"type": "mcp"}] * 1025}]}, "tools: at most 1,024"),
+        ({"tools": [{"type": "function", "name": "n" * 257}]}, "tools[0].name: has 257 characters; at most 256"),
+        ({"tools": [{"type": "mcp"}, {"type": "namespace", "name": "s" * 257}]}, "tools[1].name: has 257 characters"),
+        ({"tool_choice": {"type": "function", "name": "n" * 257}}, "tool_choice.name: has 257 characters"),
+        (
+            {"tool_choice": {"type": "allowed_tools", "tools": [{"type": "mcp"}, CUSTOM | {"namespace": "s" * 257}]}},
+            "tool_choice.tools[1].namespace: has 257 characters",
+        ),
+        ({"input": [CALL | {"name": "n" * 257}]}, "input[0].name: has 257 characters"),
+        ({"input": [CALL | {"namespace": "s" * 257}]}, "input[0].namespace: has 257 characters"),
         ({"text": {"format": "json"}}, "text.format: must be"),
     ],
 )

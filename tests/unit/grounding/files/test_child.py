@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cadenza.core.tokens import Tokenizer
 from cadenza.grounding.files.child import answer, decode_file_data
-from cadenza.grounding.files.messages import FileTask, PageTask, Passages, PassagesTask, TokenBudget
+from cadenza.grounding.files.messages import FileTask, PageTask, TokenBudget
 from cadenza.grounding.files.questions import AskedOfFiles
 from cadenza.grounding.files.records import RankedDocument, Unreadable
 
@@ -33,7 +33,7 @@ def test_characters_that_are_no_text_are_removed() -> None:
 
 
 def test_a_body_is_a_file_or_a_page() -> None:
-    """That of a file part is a JSON string; pages, and files for an index, come as they are."""
+    """That of a file part is a JSON string; pages come as they are."""
     tokenizer = Tokenizer()
     sent = answer(FileTask("a.txt", AskedOfFiles(""), BUDGET), file_data(TEXT), tokenizer)
     page = answer(
@@ -42,9 +42,6 @@ def test_a_body_is_a_file_or_a_page() -> None:
     assert isinstance(sent, RankedDocument)
     assert isinstance(page, RankedDocument)
     assert [passage.text for passage in sent.passages] == [passage.text for passage in page.passages]
-    passages = answer(PassagesTask("a.txt"), bytearray(TEXT.encode()), tokenizer)
-    assert isinstance(passages, Passages)
-    assert [passage.text for passage in passages.passages] == [passage.text.strip() for passage in sent.passages]
     assert not tokenizer.is_loaded
 
 

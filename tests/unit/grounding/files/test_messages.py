@@ -11,14 +11,13 @@ from cadenza.grounding.files.messages import (
     BadReply,
     Failed,
     FileTask,
+    MeasureTask,
     ParserFault,
-    Passages,
-    PassagesTask,
     TokenBudget,
     decode_reply,
 )
 from cadenza.grounding.files.questions import AskedOfFiles
-from cadenza.grounding.files.records import RankedDocument, RankedPassage, Section
+from cadenza.grounding.files.records import FileSize, RankedDocument, RankedPassage
 
 TASK = FileTask("a.txt", AskedOfFiles(""), TokenBudget(10, 10))
 FIELDS: dict[str, Any] = {
@@ -34,12 +33,12 @@ FIELDS: dict[str, Any] = {
 
 
 def test_a_reply_to_its_task_is_taken() -> None:
-    """A ranked document, all passages, or a reason."""
+    """A ranked document, a size, or a reason."""
     document = RankedDocument(**FIELDS)
     assert decode_reply(TASK, msgspec.msgpack.encode(document)) == document
     assert decode_reply(TASK, msgspec.msgpack.encode(Failed("it is empty"))) == Failed("it is empty")
-    passages = Passages([Section("", "text")])
-    assert decode_reply(PassagesTask("a.txt"), msgspec.msgpack.encode(passages)) == passages
+    size = FileSize("3 pages", 9, 3)
+    assert decode_reply(MeasureTask("a.txt"), msgspec.msgpack.encode(size)) == size
 
 
 @pytest.mark.parametrize("name", ["the words of a file", "line\nbreak", "é", "x" * 41, "name\n"])
@@ -72,11 +71,11 @@ def test_a_reply_whose_parts_do_not_fit_is_refused(fields: dict[str, Any]) -> No
 
 
 def test_a_reply_to_another_task_is_refused() -> None:
-    """Passages instead of a document, or the other way round."""
+    """A size instead of a document, or the other way round."""
     with pytest.raises(BadReply):
-        decode_reply(TASK, msgspec.msgpack.encode(Passages([])))
+        decode_reply(TASK, msgspec.msgpack.encode(FileSize("3 pages", 9, 3)))
     with pytest.raises(BadReply):
-        decode_reply(PassagesTask("a.txt"), msgspec.msgpack.encode(RankedDocument(**FIELDS)))
+        decode_reply(MeasureTask("a.txt"), msgspec.msgpack.encode(RankedDocument(**FIELDS)))
 
 
 @given(st.binary(max_size=60))

@@ -16,7 +16,6 @@ from cadenza.grounding.files.passages import (
     rank_document,
     split_exactly,
     split_pieces,
-    split_sections,
     spread,
 )
 from cadenza.grounding.files.questions import AskedOfFiles
@@ -49,14 +48,6 @@ def test_no_text_is_lost_or_repeated(text: str, chars_max: int) -> None:
 def test_a_passage_ends_at_the_best_place(text: str, first: str) -> None:
     """At a paragraph if it can, else at a line, a sentence, a space, or anywhere."""
     assert next(split_exactly(text, 20)).strip() == first
-
-
-def test_a_passage_has_the_label_of_its_section() -> None:
-    """No passage spans two sections, and an empty section has none."""
-    sections = [Section("page 1", "a\n"), Section("page 2", " \n"), Section("page 3", "b" * (PASSAGE_CHARS + 1))]
-    passages = list(split_sections(sections))
-    assert [passage.label for passage in passages] == ["page 1", "page 3", "page 3"]
-    assert passages[0] == Section("page 1", "a")
 
 
 @pytest.mark.parametrize("unit", ["x", "\n", ". "])

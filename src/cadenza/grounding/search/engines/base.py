@@ -15,7 +15,6 @@ quota          it has no searches left for the key                  yes
 failed         it answered another status                           yes
 busy           its rate limit is reached                            opens the circuit at once
 refused        it refuses this query                                no: it works
-unusable       it is the local one, and its file is not an index    yes, but its circuit never opens
 no_files       not asked: this process has no file descriptor left  no
 credit         not asked: the account cannot pay for it             no
 per_day        not asked: the account's daily quota is used up      no

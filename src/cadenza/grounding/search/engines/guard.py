@@ -11,7 +11,6 @@ reason (see `base`), never a query or an address.
 """
 
 import math
-import sys
 from collections.abc import Callable
 
 from cadenza.core.breaker import CLOSED, OPEN, Breaker, BreakerLimits
@@ -23,7 +22,6 @@ OPEN_S = 30.0
 BUSY_S_MIN = 1.0
 BUSY_S_MAX = 3600.0
 LIMITS = BreakerLimits(faults_to_open=3, open_s_min=OPEN_S, open_s_max=OPEN_S, trial_s=math.inf)
-NEVER_OPENS = BreakerLimits(faults_to_open=sys.maxsize)
 QUIET_S = 60.0
 
 

@@ -28,10 +28,12 @@ from cadenza.grounding.search.pages.addresses import (
 )
 from cadenza.grounding.search.records import FetchFailed
 from cadenza.http.client_connection import Broken, ClientConnection, GuardedConnection
+from cadenza.http.connecting import connect_to_first, make_connection
 
 MIB = 1024 * 1024
 IDENTITY = {b"", b"identity"}
 ADDRESSES_TRIED = 3
+SOCKETS = {4: socket.AF_INET, 6: socket.AF_INET6}
 Headers = Mapping[bytes, bytes]
 
 FIELDS = (
@@ -46,7 +48,7 @@ CheckTarget = Callable[[Target], Awaitable[None]]  # FetchFailed if the target m
 class FetchLimits(msgspec.Struct, frozen=True):
     """The limits of one page, and of all pages that one process fetches at a time."""
 
-    connect_s: float = 1.5  # to one address, with the TLS handshake
+    connect_s: float = 1.5  # with the TLS handshake
     page_s: float = 4.0  # for everything: waiting, robots.txt, redirects and the body
     page_bytes: int = 2 * MIB  # of a body
     pdf_bytes: int = 8 * MIB
@@ -163,24 +165,18 @@ class PageClient:
 
     async def _connect(self, target: Target, addresses: Sequence[Address]) -> ClientConnection:
         tls = await self._tls_context() if target.scheme == "https" else None
-        loop = asyncio.get_running_loop()
-        for address in addresses[:ADDRESSES_TRIED]:
-            try:
-                async with asyncio.timeout(self._limits.connect_s):
-                    _, connection = await loop.create_connection(
-                        GuardedConnection,
-                        str(address),
-                        target.port,
-                        ssl=tls,
-                        server_hostname=target.host if tls else None,
-                        flags=socket.AI_NUMERICHOST,  # it is an address: nothing is resolved here
-                    )
-                    return connection
-            except ssl.SSLError:
-                raise FetchFailed("tls") from None
-            except OSError:  # the next address may be up
-                continue
-        raise FetchFailed("unreachable")
+        places = [
+            (SOCKETS[address.version], socket.SOCK_STREAM, 0, "", (str(address), target.port))
+            for address in addresses[:ADDRESSES_TRIED]
+        ]
+        try:
+            async with asyncio.timeout(self._limits.connect_s):
+                connected = await connect_to_first(places)  # they are addresses: nothing is resolved here
+                return await make_connection(GuardedConnection, connected, tls, target.host)
+        except ssl.SSLError:
+            raise FetchFailed("tls") from None
+        except OSError:
+            raise FetchFailed("unreachable") from None
 
     async def _tls_context(self) -> ssl.SSLContext:
         if self._tls is None:  # the certificates of the system take tens of milliseconds to load

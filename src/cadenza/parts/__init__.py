@@ -1,0 +1,112 @@
+"""The parts that can be left out: their list, and the record by which each joins. This file imports none of them.
+
+A part is a folder here, with an extra and a page in docs/parts of the same name. Its modules have well-known names,
+and `Module` lists them. What the core offers each of them has a type in the core, such as `OpenStore`.
+"""
+
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Literal
+
+import msgspec
+
+from cadenza.core.errors import ExpectedError
+from cadenza.core.extras import describe_missing
+
+Module = Literal[
+    "settings",  # the tables of the config that it owns
+    "run",  # beside the service, from its start to its end
+    "open",  # what stands behind an address
+    "commands",  # of the command line; "ledger close" is its function `ledger_close`
+    "checks",  # what `cadenza doctor` looks at
+    "contents",  # everything that a server has, for the retention audit
+    "move",  # a store from SQLite to this one
+]
+
+
+class MissingPart(ExpectedError):
+    """Something was asked for that belongs to a part which is not installed."""
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """How a part joins, and whether it is there."""
+
+    name: str
+    packages: tuple[str, ...] = ()  # of its extra
+    owns: tuple[str, ...] = ()  # the beginnings of what leads to it, such as "postgresql:" or "[observe]"
+    commands: Mapping[str, str] = {}  # the words of each, and its sentence in the help
+    heading: str = ""  # in the help, of its commands of one word
+    has: frozenset[Module] = frozenset()
+
+    @property
+    def tables(self) -> list[str]:
+        """Of the config."""
+        return [own.strip("[]") for own in self.owns if own[0] == "["]
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether its folder and its packages are there."""
+        try:
+            return all(map(find_spec, (f"{__name__}.{self.name}", *self.packages)))
+        except ModuleNotFoundError:  # the package around one of them
+            return False
+
+    @property
+    def missing(self) -> str:
+        """What is said of a setting that needs it, if it is not installed."""
+        return f"it {describe_missing(self.name)}"
+
+    def require(self) -> None:
+        if not self.is_installed:
+            raise MissingPart(f"This {describe_missing(self.name)}")
+
+    def load(self, module: Module) -> ModuleType:
+        self.require()
+        return import_module(f"{__name__}.{self.name}.{module}")
+
+
+PARTS = (
+    Part(
+        name="postgres",
+        packages=("asyncpg",),
+        owns=("postgresql:", "postgres:"),
+        has=frozenset({"open", "contents", "move"}),
+    ),
+    Part(
+        name="valkey",
+        packages=("hiredis",),
+        owns=("valkey:", "valkeys:", "redis:", "rediss:", "unix:"),
+        has=frozenset({"open", "checks", "contents"}),
+    ),
+    Part(
+        name="otlp",
+        packages=("opentelemetry.proto",),
+        owns=("[observe]",),
+        has=frozenset({"settings", "run"}),
+    ),
+    Part(
+        name="retention",
+        commands={
+            "retention": "What stays of the content that was sent.",
+            "audit retention": "Send random words as content, in every place where content can be, and search for them "
+            "everywhere.",
+        },
+        heading="Maintain",
+        has=frozenset({"commands"}),
+    ),
+)
+
+TABLES = [table for part in PARTS for table in part.tables]
+
+
+def find(wanted: str) -> Part | None:
+    """The part to which this address or command belongs."""
+    owned = ((own, part) for part in PARTS for own in (*part.owns, *part.commands))
+    return next((part for own, part in owned if wanted.startswith(own)), None)
+
+
+def having(module: Module) -> Iterator[Part]:
+    """The parts that are installed and have such a module."""
+    return (part for part in PARTS if module in part.has and part.is_installed)

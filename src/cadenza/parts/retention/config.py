@@ -1,0 +1,98 @@
+"""The config of an audited service: the user's own file, with everything outside of this machine replaced.
+
+Providers, the search engine and the trace collector become the audit's upstream, with the dialects of the real ones.
+Store and shared state are the audit's own. Secrets are replaced by canaries: no real one is used. E-mail and payments
+are left out. Rates are raised, and there are few slots, so that a request can be refused for want of one.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cadenza.config import Settings
+from cadenza.core.records import CLASSES
+from cadenza.parts.retention.canaries import CanarySet, Template
+
+Table = dict[str, Any]
+
+PROVIDER = "built-in"  # for classes whose routes are in the store, and for the embedded model
+MODEL = "audit-model"
+CONCURRENCY = 4
+LIMITS = {"requests_per_second": 10_000.0, "burst": 10_000, "concurrency": CONCURRENCY}
+LEFT_OUT = ("mail", "payments")
+PLATFORM = ("opening_credit", "opening_credits_per_hour")  # not its address: the audit has no TLS
+FILE_KEYS = ("file", "suite")
+SECRET_KEY_ENV = "CADENZA_SECRET_KEY"  # noqa: S105 the name of a variable
+
+
+class PrivateConfig:
+    """The tables of the private file, the variables that it names, and what of the user's file is not in it.
+
+    `given` is the user's file as it was parsed; `settings` are the same, checked.
+    """
+
+    def __init__(self, given: Mapping[str, Any], settings: Settings, canaries: CanarySet) -> None:
+        self.variables: dict[str, str] = {}
+        self.secrets: list[str] = []  # the names of the canaries in them
+        self.notes = [f"[{name}] is left out" for name in LEFT_OUT if name in given]
+        self._settings = settings
+        self._canaries = canaries
+        folder = settings.source.parent if settings.source else Path.cwd()
+        self._given: Table = _absolute({name: one for name, one in given.items() if name not in LEFT_OUT}, folder)
+
+    def tables(self, upstream_url: str, store_url: str, shared_state_url: str) -> Table:
+        given = self._given
+        names = ("server", "observe", "platform", "providers", "classes", "grounding")
+        server, observe, platform, providers, classes, grounding = (given.get(name, {}) for name in names)
+        self._secret(server.get("metrics_token_env"), "the token for /metrics")
+        self._secret(observe.get("headers_env"), "the header for the trace collector", "authorization=")
+        self._secret(SECRET_KEY_ENV, "the secret key of the site", 32 * "-")
+        if any(one.kind == "embedded" for one in self._settings.providers.values()):
+            self.notes.append("the embedded model is not called: the built-in upstream answers for it")
+        made = {PROVIDER: {}, **providers}
+        return given | {
+            "server": {**server, "host": "127.0.0.1", "port": 0, "drain_s": 5},
+            "store": {**given.get("store", {}), "url": store_url},
+            "shared_state": {"url": shared_state_url},
+            "limits": {**given.get("limits", {}), **LIMITS},
+            "providers": {name: self._provider(name, one, upstream_url) for name, one in made.items()},
+            "classes": {class_id: _class(classes.get(class_id, {})) for class_id in CLASSES},
+            "grounding": {**grounding, "search": self._search(grounding.get("search"), upstream_url)},
+            "platform": {name: platform[name] for name in PLATFORM if name in platform},
+            **({"observe": {**observe, "otlp_url": upstream_url, "sample": 1.0}} if observe else {}),
+        }
+
+    def _provider(self, name: str, given: Table, upstream_url: str) -> Table:
+        found = self._settings.providers.get(name)
+        kept = {key: one for key, one in given.items() if key != "api_key_file" and given.get("kind") != "embedded"}
+        if "api_key_file" in given:
+            kept["api_key_env"] = f"CADENZA_AUDIT_KEY_{len(self.secrets)}"
+        self._secret(kept.get("api_key_env"), f"the key of the provider {name}")
+        base_url = f"{upstream_url}/{'openai' if 'api_version' in given else 'v1'}"
+        dialect = found.dialect if found else "plain"
+        return {**kept, "kind": "openai", "base_url": base_url, "retention": "zero", "dialect": dialect}
+
+    def _search(self, given: Table | None, upstream_url: str) -> Table | bool:
+        if not given or given["engine"] == "off":
+            self.notes.append("search is off")
+            return False
+        self._secret(given.get("api_key_env"), "the key of the search engine")
+        return {**given, "url": upstream_url, "allow_networks": ["127.0.0.1"]}
+
+    def _secret(self, variable: str | None, name: str, before: str = "") -> None:
+        if variable:
+            self.variables[variable] = before + self._canaries.make(name).word
+            self.secrets.append(name)
+
+
+def _class(given: Table) -> Table:
+    """Every class has routes."""
+    routes = given.get("routes") or [{"provider": PROVIDER}]
+    return {**given, "routes": [{"model": MODEL, **route} for route in routes]}
+
+
+def _absolute(value: Template, folder: Path, name: str = "") -> Template:
+    """The same with the names of files, which are relative to the user's own, made absolute."""
+    if isinstance(value, dict):
+        return {key: _absolute(one, folder, key) for key, one in value.items()}
+    return str(folder / value) if name in FILE_KEYS else value

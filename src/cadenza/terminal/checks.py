@@ -1,0 +1,25 @@
+"""What one look at the installation has found, for `cadenza doctor`."""
+
+from collections.abc import Awaitable, Callable
+from typing import Literal
+
+import msgspec
+
+State = Literal["ok", "warning", "fault"]
+
+
+class Check(msgspec.Struct, frozen=True):
+    """One thing that was checked: its state, what was found, and what to do if it is not well."""
+
+    check: str
+    state: State
+    found: str
+    todo: str = ""
+
+    @property
+    def heading(self) -> str:
+        """What it is printed under, if not at the top."""
+        return ""
+
+
+CheckSharedState = Callable[[str], Awaitable[Check]]

@@ -1,0 +1,68 @@
+"""The config and the store of a command."""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+import click
+
+from cadenza.config import Settings, load_settings
+from cadenza.control.store.prepare import prepare_store, require_store
+from cadenza.core.records import CLASSES, DEFAULT_CLASS
+from cadenza.store.address import open_store
+from cadenza.store.store import Store
+from cadenza.terminal.console import CONFIG, say
+
+T = TypeVar("T")
+
+
+def load_config(config: str | None) -> Settings:
+    return load_settings(config, os.environ, Path.cwd())
+
+
+def _read_option(ctx: click.Context, _option: click.Parameter, config: str | None) -> Settings | None:
+    return None if ctx.resilient_parsing else load_config(config)  # while a shell completes, nothing is read
+
+
+settings_option = click.option("--config", "settings", callback=_read_option, **CONFIG)
+
+
+def usable_class(settings: Settings, asked: str | None) -> str:
+    """The class that was asked for, if it has routes. The control plane refuses unknown names."""
+    usable = [class_id for class_id in CLASSES if class_id in settings.classes]
+    if asked in CLASSES and asked not in usable:
+        raise ValueError(f"The class '{asked}' has no routes in the config: choose one of {', '.join(usable)}.")
+    return asked or DEFAULT_CLASS
+
+
+def with_store(settings: Settings, work: Callable[[Store], Awaitable[T]]) -> T:
+    """Run `work` on the configured store. An SQLite store is created or migrated first."""
+    return use_store(settings, work, lambda store: prepare_store(store, say_backup))
+
+
+def read_store(settings: Settings, work: Callable[[Store], Awaitable[T]]) -> T:
+    """Run `work`, which only reads, on the configured store. The store is neither created nor migrated."""
+    return use_store(settings, work, require_store)
+
+
+def use_store(
+    settings: Settings,
+    work: Callable[[Store], Awaitable[T]],
+    prepare: Callable[[Store], Awaitable[None]] | None = None,
+) -> T:
+    async def run() -> T:
+        store = open_store(settings.store.url)
+        try:
+            if prepare:
+                await prepare(store)
+            return await work(store)
+        finally:
+            await store.close()
+
+    return asyncio.run(run())
+
+
+def say_backup(copy: Path) -> None:
+    say(f"Before its migration, the store was copied to {copy}.")
