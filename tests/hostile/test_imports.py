@@ -4,9 +4,9 @@ import base64
 import io
 import json
 import subprocess
+import sys
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,30 +29,31 @@ class Imported(NamedTuple):
 class Pages:
     """The scripts of the chat, in a process of Node."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self._process = process
+    def __init__(self) -> None:
+        node = find_or_install("node", "nodejs")
+        self._process = subprocess.Popen([node, SCRIPT], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.used_us = 0
+
+    def stop(self) -> None:
+        self._process.communicate()
 
     def take(self, file: bytes) -> Imported:
         assert self._process.stdin
         assert self._process.stdout
         self._process.stdin.write(base64.b64encode(file) + b"\n")
         self._process.stdin.flush()
-        return Imported(**json.loads(self._process.stdout.readline()))
-
-
-@contextmanager
-def running_pages() -> Iterator[Pages]:
-    node = find_or_install("node", "nodejs")
-    with subprocess.Popen([node, SCRIPT], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        yield Pages(process)
-        assert process.stdin
-        process.stdin.close()
+        if not (line := self._process.stdout.readline()):
+            sys.exit("Node has ended.")
+        took = Imported(**json.loads(line))
+        self.used_us += took.us
+        return took
 
 
 @pytest.fixture(scope="module")
 def pages() -> Iterator[Pages]:
-    with running_pages() as running:
-        yield running
+    running = Pages()
+    yield running
+    running.stop()
 
 
 def export_of(*conversations: dict[str, object]) -> bytes:

@@ -140,13 +140,17 @@ def linked(text: str, target: str) -> str:
 
 def texts(element: Element) -> Iterator[str]:
     """All visible texts of an element, as they are written."""
-    for child in element.children:
-        if isinstance(child, str):
+    inside = [iter(element.children)]
+    while inside:
+        child = next(inside[-1], None)
+        if child is None:
+            inside.pop()
+        elif isinstance(child, str):
             yield child
         elif child.tag == "br":
             yield "\n"
         elif child.tag not in HIDDEN and not child.is_hidden():
-            yield from texts(child)
+            inside.append(iter(child.children))
 
 
 def data_rows(table: Element, cell_text: Callable[[Element], str]) -> list[list[str]]:

@@ -36,7 +36,7 @@ UNLIKELY = re.compile(
 LIKELY = re.compile(r"article|body|content|entry|main|post(?!-?meta)|story|text|column", re.IGNORECASE)
 VOTERS = frozenset({"p", "pre", "blockquote", "td", "li", "dd"})
 CONTAINERS = frozenset({"article", "body", "div", "main", "section", "td", "blockquote", "html"})
-PARAGRAPH_CHARS_MIN = 25
+PARAGRAPH_CHARS_MIN, PARAGRAPH_CHARS_MAX = 25, 20_000
 MAIN_CHARS_MIN = 250  # if the main text is shorter, the whole page may be taken
 LINK_SHARE_MAX = 0.4
 DROPPED_SHARE_MAX = 0.4  # an element with a larger share of the text is not left out because of its name
@@ -88,10 +88,11 @@ def _shown(root: Element, budget: ReadBudget) -> str:
 
 
 class Weight(msgspec.Struct):
-    """How much text an element has, and how much of it is in links."""
+    """How much text an element has, how much of it is in links, and how many commas and ends of sentences."""
 
     chars: int = 0
     links: int = 0
+    commas: int = 0
 
     @property
     def link_share(self) -> float:
@@ -142,12 +143,13 @@ class MainText:
         for child in element.children:
             if isinstance(child, str):
                 chars = len(SPACES.sub(" ", child.strip()))
-                inner = Weight(chars, chars if is_link else 0)
+                inner = Weight(chars, chars if is_link else 0, len(COMMA.findall(child)))
             else:
                 inner = self._weigh(child, is_link=is_link)
                 self._parents[id(child)] = element
             weight.chars += inner.chars
             weight.links += inner.links
+            weight.commas += inner.commas
         self._weights[id(element)] = weight
         return weight
 
@@ -172,8 +174,8 @@ class MainText:
             return
         weight = self._weights[id(element)]
         if self._is_voter(element) and weight.chars >= PARAGRAPH_CHARS_MIN:
-            text = "".join(texts(element)) if weight.chars < 20_000 else ""
-            score = 1 + min(len(COMMA.findall(text)), 10) + min(weight.chars / 100, 3)
+            commas = weight.commas if weight.chars < PARAGRAPH_CHARS_MAX else 0
+            score = 1 + min(commas, 10) + min(weight.chars / 100, 3)
             score *= 1 - weight.link_share
             for container, share in zip(reversed(around[-3:]), (1.0, 0.5, 0.2), strict=False):
                 key = id(container)

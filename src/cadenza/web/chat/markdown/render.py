@@ -27,7 +27,7 @@ from cadenza.web.chat.markdown.messages import TASK_CHARS_MAX, Rendered, RenderT
 
 SCHEMES = ("http://", "https://", "mailto:")
 LINK_CHARS_MAX = 2048
-LINE = re.compile(r"[^\r\n]*(?:\r\n?|\n)")
+LINE = re.compile(r"[^\r\n]*+(?:\r\n?|\n|\Z)")
 LINE_END = "\r\n"
 ONE_LINE = frozenset({"heading_open", "hr"})  # blocks that end with their last line
 # Lists and indented code go on after a blank line.
@@ -94,7 +94,7 @@ class HtmlRenderer:
         source = task.fence + task.text
         if task.is_end:
             return Rendered(self.render(source), len(task.text))
-        lines = LINE.findall(source)
+        lines = [line for line in LINE.findall(source) if line.endswith(("\r", "\n"))]
         complete, fence = self._complete_lines(lines)
         if fence and len(task.text) > TASK_CHARS_MAX // 2:
             return Rendered(self.render(source), len(task.text), fence)
