@@ -43,7 +43,7 @@ def with_concatenation(data: bytes) -> None:
 
 
 def with_in(data: bytes) -> None:
-    seen = list[bytes]()
+    seen = list[int]()
     for at in range(0, len(data), 2):
         if at not in seen:
             seen.append(at)
