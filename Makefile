@@ -13,7 +13,7 @@ KEEP_COMPILED := env -u PYTHONDONTWRITEBYTECODE # without compiled modules each 
 PYTEST := $(KEEP_COMPILED) $(BIN)/pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run release image test test-slow test-release simulate mutants bench bench-check bench-money check docs fmt lock clean
+.PHONY: help setup run release image test test-slow test-pythons test-release simulate mutants bench bench-check bench-money check docs fmt lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ test: $(VENV)/.dev ## Run all tests but the slow ones and those for a release (A
 
 test-slow: $(VENV)/.dev ## Run the slow tests: soaks, storms, a browser, other programs
 	@$(PYTEST) -m "slow and not release" $(ARGS)
+
+test-pythons: $(VENV)/.uv ## Run a quick selection of the tests on every Python from 3.11 to 3.15 that is found here
+	@$(KEEP_COMPILED) $(BIN)/python -m tests.pythons
 
 test-release: $(VENV)/.dev ## Run the tests before a release, which CI leaves out: wheel, image, deployments, alerts, generated clients
 	@$(PYTEST) -m release $(ARGS)
@@ -78,6 +81,7 @@ lock: $(VENV)/.uv ## Pin the dependencies with their hashes (ARGS=--upgrade for 
 	@$(COMPILE) --no-annotate --group model -o $(MODEL) $(ARGS)
 	@$(COMPILE) --group otlp -o requirements/otlp.txt $(ARGS)
 	@$(COMPILE) pyproject.toml --extra all --group dev -c requirements/run.txt -o requirements/dev.txt $(ARGS)
+	@$(COMPILE) --group pythons -c requirements/run.txt -c requirements/dev.txt -o requirements/pythons.txt $(ARGS)
 	@$(COMPILE) pyproject.toml --extra all --group bench -c requirements/run.txt -o requirements/bench.txt $(ARGS)
 	@for pins in bench/peers/*.in requirements/clients/*.in requirements/localstripe/*.in requirements/searxng/*.in; do $(COMPILE) $$pins -o $${pins%.in}.txt $(ARGS); done
 	@if command -v npm >/dev/null; then for pins in tests/node tests/node/agents bench/peers/prisma; do \
@@ -85,11 +89,11 @@ lock: $(VENV)/.uv ## Pin the dependencies with their hashes (ARGS=--upgrade for 
 	  else echo 'the package-lock.json files were not refreshed: there is no npm'; fi
 
 clean: ## Remove the virtual environment and caches (not the data)
-	@rm -rf $(VENV) .venv-clients .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@rm -rf $(VENV) .venv-clients .venv-pythons .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 $(VENV)/.uv: requirements/uv.txt
-	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' \
-	  || { echo 'Cadenza needs Python 3.11, 3.12 or 3.13: make PYTHON=/path/to/python3.11'; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo 'Cadenza needs Python 3.11 or later: make PYTHON=/path/to/python3.11'; exit 1; }
 	@echo 'Creating $(VENV) and installing uv, the package installer ...'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --require-hashes -r requirements/uv.txt # errors only
@@ -103,6 +107,9 @@ $(VENV)/.run: $(VENV)/.uv requirements/run.txt requirements/otlp.txt $(MODEL) py
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.run requirements/dev.txt
+	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info >= (3, 15))' \
+	  || { echo 'The tools of all tests and checks need Python 3.11 to 3.14: PyYAML has no wheel for 3.15.'; \
+	       echo 'The service runs on 3.15 (make run), and make test-pythons tests it there.'; exit 1; }
 	@echo 'Installing the tools for tests and checks ...'
 	@$(INSTALL) $(PINNED) -r requirements/dev.txt
 	@touch $@

@@ -429,15 +429,13 @@ def build_limits(settings: Settings) -> Limits:
 def build_catalogue(
     settings: Settings, states: Mapping[str, ClassState], prices: Mapping[str, PriceSchedule]
 ) -> Catalogue:
-    """Price and search decision are the class's: the same for every version."""
+    """The price is the class's: the same for every version."""
 
     def served(version: ClassVersion) -> ServedClass:
-        one = settings.classes.get(version.class_id)
         return ServedClass(
             Plan.of(version.class_id, version.routes),
             Character(version.character),
             prices[version.class_id],
-            decides_by_model=one is not None and one.search_decision == "model",
             version=version.number,
         )
 

@@ -10,7 +10,7 @@ import pytest
 
 from cadenza.core.money import parse_dollars
 from cadenza.core.records import Cap
-from tests.loopback import Good, LoopbackUpstream, Pause, Raw, Status, Whole, usage_of
+from tests.loopback import LoopbackUpstream, Status
 from tests.raw_client import RawClient, Reply
 from tests.scripted_searxng import ScriptedSearxng, running_searxng
 from tests.service import CREDIT_NANO, Service, wait_until
@@ -39,12 +39,9 @@ def engine(shared_engine: ScriptedSearxng) -> ScriptedSearxng:
 
 @pytest.fixture(scope="module")
 def searching(shared_engine: ScriptedSearxng, shared_upstream: LoopbackUpstream) -> Iterator[Service]:
-    """Forte decides by rules whether to search, mezzo by its model."""
+    """A search has a price, and an account has few of them."""
     routes = {class_id: [RouteSpec("loopback", class_id)] for class_id in ("mezzo", "forte")}
-    toml = (
-        f'[classes.mezzo]\nsearch_decision = "model"\n{shared_engine.toml}timeout_s = 60\n'
-        f'price = "0.005"\nsearches_per_day = {PER_DAY}\n'
-    )
+    toml = f'{shared_engine.toml}timeout_s = 60\nprice = "0.005"\nsearches_per_day = {PER_DAY}\n'
     with Service(ServiceSpec({"loopback": shared_upstream.base_url}, routes, toml)) as service:
         yield service
 
@@ -220,17 +217,6 @@ def test_a_search_never_costs_the_answer(
     assert not engine.queries
 
 
-def test_the_decision_by_a_model_is_charged(
-    searching: Service, engine: ScriptedSearxng, upstream: LoopbackUpstream
-) -> None:
-    """The tokens that a model takes to decide are a line of their own, at the price of the class."""
-    asker = Asker(searching)
-    upstream.script(Good("no"), Good())
-    asker.api.chat(model="mezzo", messages=[{"role": "user", "content": "Explain how photosynthesis works."}])
-    assert [class_id for class_id, _ in asker.charges] == ["mezzo", "mezzo"]
-    assert not engine.queries
-
-
 def test_a_repeated_request_pays_for_its_search_once(
     searching: Service, engine: ScriptedSearxng, upstream: LoopbackUpstream
 ) -> None:
@@ -247,44 +233,3 @@ def test_a_repeated_request_pays_for_its_search_once(
     assert asker.api.post(body, {"idempotency-key": "one"}).status == 409
     assert [class_id for class_id, _ in asker.charges] == ["search", "forte"]
     assert searching.cli("ledger", "check").returncode == 0
-
-
-def test_a_client_that_leaves_during_the_decision_pays_for_its_prompt(
-    searching: Service, engine: ScriptedSearxng, upstream: LoopbackUpstream
-) -> None:
-    """The model was asked and has said nothing yet: no token of an answer is charged."""
-    asker, pause = Asker(searching), Pause()
-    upstream.script(Raw([pause]))
-    with asker.api.open_chat(model="mezzo", messages=[{"role": "user", "content": "Is there snow in Bergen?"}]):
-        pause.wait_until_reached()
-    wait_until(lambda: bool(asker.charges), "the charge of the decision")
-    assert asker.completion_tokens == [0]
-    assert len(asker.charges) == 1
-
-
-def test_a_decision_that_is_too_late_is_free(shared_engine: ScriptedSearxng, upstream: LoopbackUpstream) -> None:
-    """The model had no time to answer, so the rules decide, and the account pays for the chat alone."""
-    toml = f'[classes.mezzo]\nsearch_decision = "model"\n{shared_engine.toml}timeout_s = 3\n'
-    pause = Pause()
-    upstream.script(Raw([pause]), Good())
-    with Service(
-        ServiceSpec({"loopback": upstream.base_url}, {"mezzo": [RouteSpec("loopback", "mezzo")]}, toml)
-    ) as own:
-        asker = Asker(own)
-        asker.api.chat(model="mezzo", messages=[{"role": "user", "content": "Explain how photosynthesis works."}])
-        assert len(upstream.requests) == 2
-        assert [class_id for class_id, _ in asker.charges] == ["mezzo"]
-
-
-def test_a_decision_never_costs_the_answer(
-    searching: Service, engine: ScriptedSearxng, upstream: LoopbackUpstream
-) -> None:
-    """However little credit there is beside the price of a search, a question that can be paid for is answered."""
-    text = "Is it raining in Bergen? " + "\ua66e" * 300  # as many tokens as bytes
-    body = {"model": "mezzo", "max_tokens": 16, "messages": [{"role": "user", "content": text}]}
-    for more_nano in range(120_000, 420_000, 30_000):
-        asker = Asker(searching, PRICE_NANO + more_nano)
-        upstream.reset()
-        upstream.script(Whole(["yes"], usage_of(1_080, 1)), Good())
-        reply = asker.api.post(json.dumps(body, ensure_ascii=False).encode())
-        assert reply.status == 200, more_nano

@@ -1,11 +1,11 @@
-"""Who decides whether a message needs the web: rules, or the model of the class."""
+"""The words of a message decide whether it needs the web."""
 
 import json
 from collections.abc import Iterator
 
 import pytest
 
-from tests.loopback import Good, LoopbackUpstream
+from tests.loopback import LoopbackUpstream
 from tests.raw_client import RawClient
 from tests.scripted_searxng import ScriptedSearxng, running_searxng
 from tests.service import Service
@@ -26,9 +26,7 @@ def engine() -> Iterator[ScriptedSearxng]:
 
 @pytest.fixture(scope="module")
 def searching(engine: ScriptedSearxng, shared_upstream: LoopbackUpstream) -> Iterator[Service]:
-    """Forte decides by rules, mezzo by its model."""
-    routes = {class_id: [RouteSpec("loopback", class_id)] for class_id in ("mezzo", "forte")}
-    toml = f'[classes.mezzo]\nsearch_decision = "model"\n{engine.toml}timeout_s = 60\n'
+    routes, toml = {"forte": [RouteSpec("loopback", "forte")]}, f"{engine.toml}timeout_s = 60\n"
     with Service(ServiceSpec({"loopback": shared_upstream.base_url}, routes, toml)) as service:
         yield service
 
@@ -52,35 +50,6 @@ def test_rules_decide(api: RawClient, upstream: LoopbackUpstream, engine: Script
     assert chat(api, "forte", RECENT) == "search=1"
     assert len(upstream.requests) == 2
     assert len(engine.queries) <= 1  # none if an earlier search is still kept
-
-
-@pytest.mark.parametrize(("verdict", "header"), [("Yes.", "search=1"), ("no", "")])
-@pytest.mark.parametrize("text", [SETTLED, RECENT])
-def test_the_model_decides(
-    api: RawClient, upstream: LoopbackUpstream, engine: ScriptedSearxng, text: str, verdict: str, header: str
-) -> None:
-    """Its verdict counts, whatever the rules say, and the reply is charged like any other."""
-    engine.queries.clear()
-    upstream.script(Good(verdict))
-    assert chat(api, "mezzo", text) == header
-    decision, request = upstream.requests
-    assert text in decision.json["messages"][-1]["content"]
-    assert decision.json["max_tokens"] == 16
-    assert request.json["messages"][-1]["content"].endswith(text)
-    assert header or not engine.queries
-
-
-def test_a_model_that_says_neither_leaves_it_to_the_rules(api: RawClient, upstream: LoopbackUpstream) -> None:
-    """An answer that is no verdict counts for nothing."""
-    upstream.script(Good("I am not sure."), Good(), Good("I am not sure."))
-    assert chat(api, "mezzo", SETTLED) == ""
-    assert chat(api, "mezzo", RECENT) == "search=1"
-
-
-def test_what_the_person_says_needs_no_model(api: RawClient, upstream: LoopbackUpstream) -> None:
-    """An explicit ask is followed without a call."""
-    assert chat(api, "mezzo", "Search the web for the height of Galdhøpiggen.") == "search=1"
-    assert len(upstream.requests) == 1
 
 
 @pytest.mark.parametrize("stream", [False, True])

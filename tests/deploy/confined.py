@@ -50,7 +50,7 @@ class Confined:
         self._place = place
         self._read_only = sorted({"/usr", sys.base_prefix, sys.prefix, str(Path(__file__).parents[2] / "src")})
         root.chmod(0o755)
-        for path in ("/dev", "/proc", *self._read_only, *place.writable):
+        for path in ("/dev", "/proc", place.workdir, *self._read_only, *place.writable):
             (root / path[1:]).mkdir(parents=True, exist_ok=True)
         for link in (path for path in map(Path, ("/bin", "/sbin", "/lib", "/lib64")) if path.is_symlink()):
             (root / link.name).symlink_to(link.readlink())
@@ -64,9 +64,6 @@ class Confined:
         file = self._root / path[1:]
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
-
-    def exists(self, path: str) -> bool:
-        return (self._root / path[1:]).exists()
 
     def start(self, *args: str, out: IO[bytes] | int = subprocess.PIPE) -> subprocess.Popen[bytes]:
         """Start the program with these arguments."""

@@ -27,7 +27,7 @@ from cadenza.core.tool_calls import unwrap_id, wrap_id
 from cadenza.gateway.auth import presented_key
 from cadenza.gateway.chat import LARGE_BYTES, STEPS_MAX
 from cadenza.gateway.endpoints import is_api, unknown_path
-from cadenza.gateway.large.weight import is_light
+from cadenza.gateway.large.weight import Steps, is_light
 from cadenza.gateway.protocols.translators import TRANSLATORS
 from cadenza.gateway.uploads import UNPAID_BYTES
 from cadenza.gateway.validate import parse_chat
@@ -127,7 +127,7 @@ def read_body(body: bytes, protocol: str = "") -> None:
     if len(body) > LARGE_BYTES or not is_light(body):
         return
     steps_max = math.inf if not protocol and len(body) <= UNPAID_BYTES else STEPS_MAX
-    chat = parse_chat(bytes(TRANSLATORS[protocol](body, steps_max).chat) if protocol else body, steps_max)
+    chat = parse_chat(bytes(TRANSLATORS[protocol](body, steps_max).chat) if protocol else body, Steps(steps_max))
     if isinstance(chat.texts, list):
         find_user_question(chat.messages, chat.texts)
 

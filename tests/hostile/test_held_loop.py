@@ -42,7 +42,9 @@ class MeasuringLoop(asyncio.SelectorEventLoop):
 
     longest_s = 0.0
 
-    def call_soon(self, callback: Callable[..., object], *args: Any, context: Any = None) -> asyncio.Handle:
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: Any = None
+    ) -> asyncio.Handle:
         def measured(*given: Any) -> None:
             began_s = time.thread_time()
             try:

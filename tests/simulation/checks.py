@@ -15,7 +15,7 @@ from tests.simulation.commands import CapChange
 from tests.simulation.database import Changes
 from tests.simulation.final_store import check_final_store
 from tests.simulation.oracle import MoneyModel
-from tests.simulation.plan import PlannedFault, PlannedRequest
+from tests.simulation.plan import CHARS_PER_TOKEN, IDLE, PROBE_TOKENS, PlannedFault, PlannedRequest
 from tests.simulation.process import Process
 
 if TYPE_CHECKING:
@@ -232,7 +232,8 @@ class Checks:
                 self.fail("every process serves again", f"{process.name} is {process.state}")
             for account, planned in enumerate(world.plan.accounts):
                 for key in range(len(planned.caps_nano)):
-                    if key == 0 or number == key % len(world.processes):
+                    is_asked = number == key % len(world.processes)
+                    if is_asked or (key == 0 and planned.name != IDLE):
                         world.send(small_request(PROBE + number * 1_000 + account * 10 + key, number, account, key))
 
     def at_end(self) -> None:
@@ -377,6 +378,10 @@ class Checks:
         revoked = self._world.operator.maybe_revoked
         for chat in self._world.chats:
             is_probe = PROBE <= chat.request.number < 2 * PROBE and chat.key_id not in revoked
+            if chat.account_id == IDLE and is_probe and not self._lost and chat.status != 200:
+                self.fail(
+                    "a request is served if its account can just pay for it", f"{chat.completion_id}: {chat.status}"
+                )
             if is_probe and chat.status not in {200, 402} and not self._has_expired(chat):
                 self.fail("every account is served again", f"{chat.completion_id}: {chat.status}")
 
@@ -393,6 +398,8 @@ class Checks:
         live = {process.presence.name for process in self._world.processes}
         if dead := [row["name"] for row in self._rows("processes") if row["name"] not in live]:
             self.fail("dead processes are forgotten", str(dead))
+        if errors := self._world.operator.loop.errors:
+            self.fail("no task fails", f"operator: {errors[0]}")
         for process in [*self._world.processes, *self._world.graves]:
             if process.loop.errors:
                 self.fail("no task fails", f"{process.name}: {process.loop.errors[0]}")
@@ -434,8 +441,8 @@ def small_request(number: int, process: int, account: int, key: int) -> PlannedR
         process=process,
         account=account,
         key=key,
-        prompt_chars=40,
-        max_tokens=16,
+        prompt_chars=PROBE_TOKENS[0] * CHARS_PER_TOKEN,
+        max_tokens=PROBE_TOKENS[1],
         output_tokens=5,
         is_stream=True,
         takes_s=0.05,

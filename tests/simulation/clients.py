@@ -16,13 +16,12 @@ from cadenza.store.tables import keys
 from cadenza.store.tables.keys import FoundKey
 from cadenza.upstreams.base import Piece
 from tests.simulation.oracle import TokenPrice, price_at, reply_cost
-from tests.simulation.plan import PlannedRequest
+from tests.simulation.plan import CHARS_PER_TOKEN, PlannedRequest
 from tests.simulation.process import Process
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-CHARS_PER_TOKEN = 4
 WINDOW_TOKENS = 32_000
 OUTPUT_TOKENS = 4_000
 ROUTE = Route("acme", "model-1", WINDOW_TOKENS, OUTPUT_TOKENS)

@@ -34,6 +34,7 @@ from cadenza.ledger.cap_rows import set_cap
 from cadenza.ledger.origins import CreditMove
 from cadenza.ledger.payments import Payment, PaymentIds
 from cadenza.ledger.vouchers import Voucher
+from cadenza.observe import places
 from cadenza.store.store import StoreRefused, StoreUnavailable
 from cadenza.store.tables import keys
 from tests.simulation.network import Link
@@ -105,6 +106,9 @@ class Operator:
         except (StoreUnavailable, ControlError) as error:
             text = str(error)
             self._world.note(lambda: f"command {command.number} failed: {text[:80]}")
+        except Exception as error:  # noqa: BLE001 it is reported
+            detail = f"{command.kind} {command.number}: {places(error)} {error!r}"
+            self._world.checks.fail("no command meets an internal error", detail)
         else:
             self._world.note(lambda: f"command {command.number}: {command.kind} of account {command.account} returns")
 
@@ -142,9 +146,15 @@ class Operator:
         """Take credit back; in some runs, all that is there, so that payments that are returned later leave debts."""
         reference, amount_nano = f"command {command.number}", -command.amount_nano
         if self._world.plan.theme == "owing" and command.number % 2:
-            account = self._world.checks.money.account(self._account(command))
-            left_nano = account.balance_nano - sum(account.debts.values())
-            amount_nano = self._taken_nano.setdefault(reference, -left_nano or amount_nano)
+            amount_nano = self._all_that_is_left(command, reference)
+        await self._correct_by(command, reference, amount_nano)
+
+    def _all_that_is_left(self, command: PlannedCommand, reference: str) -> int:
+        account = self._world.checks.money.account(self._account(command))
+        left_nano = account.balance_nano - sum(account.debts.values())
+        return self._taken_nano.setdefault(reference, -left_nano or -command.amount_nano)
+
+    async def _correct_by(self, command: PlannedCommand, reference: str, amount_nano: int) -> None:
         effect = self._effect(reference, note=reference)
         effect.may_be(amount_nano)
         email, now_ms = f"{self._account(command)}@example.org", self._now_ms()
@@ -269,6 +279,9 @@ class Operator:
                 await self._event(name, event, Refunded(total_nano), effect, -more_nano)
                 await asyncio.sleep(pause_s)
             return
+        if number % 4 == 0:  # what is disputed becomes a debt
+            taken = f"command {number} takes all"
+            await self._correct_by(command, taken, self._all_that_is_left(command, taken))
         dispute = f"dispute {number}"
         effect = self._effect(dispute, dispute, f"{dispute}:closed")
         await self._event(name, "disputed", Disputed(dispute, amount_nano), effect, -amount_nano)

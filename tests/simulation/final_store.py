@@ -1,9 +1,11 @@
-"""The end of a run, on a copy of its database: its month is closed, its sums by day are those of its requests, and all
-rules of `cadenza ledger check` hold.
+"""The end of a run, on a copy of its database: its months are closed, its sums by day are those of its requests, and
+all rules of `cadenza ledger check` hold.
 
-The month is sealed in the middle of the entries. The rest is written after that, the first by a clock that is behind.
+The first month is sealed in the middle of the entries. The rest is written after that, the first of it by a clock that
+is behind.
 """
 
+import sqlite3
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -13,12 +15,14 @@ from cadenza.core.spans import Span
 from cadenza.ledger import months
 from cadenza.ledger.check import rules_of
 from cadenza.store import schema
+from cadenza.store.sqlite.store import SqliteTransaction
 from cadenza.store.statements import Statement, Values
-from cadenza.store.store import Row, Store, Transaction
+from cadenza.store.store import Row, Store, StoreRefused, Transaction
 from tests.simulation.database import Database
 
 DAY_MS = 86_400_000
 MONTH, MONTH_START_MS, MONTH_END_MS = "2026-10", 1_790_812_800_000, 1_793_491_200_000
+NEXT_MONTH, NEXT_END_MS = "2026-11", 1_796_083_200_000
 USAGE_KEYS = ("account_id", "key_id", "class_id", "provider", "model")
 USAGE_SUMS = ("prompt_tokens", "cached_tokens", "completion_tokens", "cost_nano", "provider_cost_nano")
 T = TypeVar("T")
@@ -26,51 +30,30 @@ Fail = Callable[[str, str], None]
 
 
 class FinalStore:
-    """The store and the transaction that the functions get. Nothing waits."""
+    """The store that the functions get. Nothing waits."""
 
     path = Path("simulated")
 
-    def __init__(self, database: Any) -> None:
-        self._database = database
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._tx = SqliteTransaction(connection)
 
-    def execute(self, statement: Statement, values: Values) -> Any:
-        return self._database.execute(statement.sqlite_text, statement.sqlite_values(values))
-
-    def row(self, statement: Statement, values: Values) -> Row | None:
-        found: Row | None = self.execute(statement, values).fetchone()
-        return found
-
-    def change(self, statement: Statement, values: Values) -> int:
-        changed: int = self.execute(statement, values).rowcount
-        return changed
-
-    def change_each(self, statement: Statement, rows: list[Values]) -> None:
-        for values in rows:
-            self.change(statement, values)
-
-
-class FinalTransaction(FinalStore):
-    def rows(self, statement: Statement, values: Values) -> list[Row]:
-        found: list[Row] = self.execute(statement, values).fetchall()
-        return found
-
-
-class AsyncStore(FinalStore):
     async def rows(self, statement: Statement, values: Values) -> list[Row]:
-        found: list[Row] = self.execute(statement, values).fetchall()
-        return found
+        return self._tx.rows(statement, values)
 
     async def report(self, statement: Statement, values: Values, account_id: str = "") -> list[Row]:
-        return await self.rows(statement, values)
+        return self._tx.rows(statement, values)
 
     async def transact(self, work: Callable[[Transaction], T], **_: object) -> T:
-        return work(cast("Transaction", FinalTransaction(self._database)))
+        return work(self._tx)
 
 
 def check_final_store(database: Database, fail: Fail) -> None:
     copied = database.copy()
     entries, usage, days = ([*map(dict, database.rows(name))] for name in ("entries", "usage", "usage_days"))
-    _close_month(copied, entries, fail)
+    try:
+        _close_months(copied, entries, fail)
+    except (AssertionError, StoreRefused) as error:
+        fail("a month that is over can be closed", repr(error))
     _check_days(usage, days, fail)
     for rule, query in rules_of("sqlite").items():
         if found := copied.execute(query).fetchone():
@@ -78,34 +61,41 @@ def check_final_store(database: Database, fail: Fail) -> None:
     copied.close()
 
 
-def _close_month(database: Any, entries: list[dict[str, Any]], fail: Fail) -> None:
-    """The closed month has what was written before the seal and dated before its end, and no more."""
+def _close_months(database: sqlite3.Connection, entries: list[dict[str, Any]], fail: Fail) -> None:
+    """A month has what was written before its seal and dated before its end, and the next month has the rest."""
     triggers = database.execute("SELECT name FROM sqlite_schema WHERE type = 'trigger'").fetchall()
     for (name,) in triggers:
         database.execute(f"DROP TRIGGER {name}")
     database.execute("DELETE FROM entries")
-    store, half = cast("Store", AsyncStore(database)), len(entries) // 2
+    store, half = cast("Store", FinalStore(database)), len(entries) // 2
     early, late = entries[:half], [dict(one) for one in entries[half:]]
     for one in late[:1]:
         one["created_at"] = min(one["created_at"], MONTH_END_MS - 1)
+    before, balances = None, Counter[str]()
+    first = [one for one in early if one["created_at"] < MONTH_END_MS]
+    rest = [one for one in early if one["created_at"] >= MONTH_END_MS] + late
     _insert(database, "entries", [tuple(one.values()) for one in early])
-    _ran(months.seal(store, MONTH, Span(MONTH_START_MS, MONTH_END_MS), MONTH_END_MS))
-    _insert(database, "entries", [tuple(one.values()) for one in late])
-    [sealed] = _ran(months.list_months(store))
-    closed = _ran(months.compute(store, sealed, None, MONTH_END_MS))
-    _ran(months.add_balances(store, MONTH, _ran(months.balances_at(store, MONTH_END_MS, None))))
-    _ran(store.transact(lambda tx: months.close(tx, closed)))
-    due, balances = Counter[str](), Counter[str]()
-    for one in early:
-        if one["created_at"] < MONTH_END_MS:
-            due[one["origin"] or one["kind"]] += one["amount_nano"]
+    for month, start_ms, end_ms, later, due in (
+        (MONTH, MONTH_START_MS, MONTH_END_MS, late, first),
+        (NEXT_MONTH, MONTH_END_MS, NEXT_END_MS, [], rest),
+    ):
+        _ran(months.seal(store, month, Span(start_ms, end_ms), end_ms))
+        _insert(database, "entries", [tuple(one.values()) for one in later])
+        sealed = next(one for one in _ran(months.list_months(store)) if one.month == month)
+        closed = _ran(months.compute(store, sealed, before, end_ms))
+        _ran(months.add_balances(store, month, _ran(months.balances_at(store, end_ms, before))))
+        _ran(store.transact(lambda tx, closed=closed: months.close(tx, closed)))  # type: ignore[misc]
+        sums = Counter[str]()
+        for one in due:
+            sums[one["origin"] or one["kind"]] += one["amount_nano"]
             balances[one["account_id"]] += one["amount_nano"]
-    found = {origin: total.amount_nano for origin, total in closed.month_sums.by_origin.items()}
-    if found != dict(due) or closed.closing_nano != due.total():
-        fail("a closed month has the entries from before its seal", f"{found}, not {dict(due)}")
-    stored = {row.account_id: row.balance_nano for row in _ran(months.closed_balances(store, MONTH))}
-    if stored != dict(balances):
-        fail("a closed month has the balances of its end", f"{stored}, not {dict(balances)}")
+        found = {origin: total.amount_nano for origin, total in closed.month_sums.by_origin.items()}
+        if found != dict(sums) or closed.closing_nano != balances.total():
+            fail("a closed month has the entries from before its seal", f"{month}: {found}, not {dict(sums)}")
+        stored = {row.account_id: row.balance_nano for row in _ran(months.closed_balances(store, month))}
+        if stored != dict(balances):
+            fail("a closed month has the balances of its end", f"{month}: {stored}, not {dict(balances)}")
+        before = closed
     [count] = database.execute("SELECT COUNT(*) FROM entries").fetchone()
     if count != len(entries):
         fail("every entry stays", f"{count} of {len(entries)}")
@@ -136,7 +126,7 @@ def _add(sums: "Counter[Any]", row: dict[str, Any], day: int, requests: int) -> 
         sums[*key, name] += row[name] or 0
 
 
-def _insert(database: Any, name: str, rows: list[tuple[Any, ...]]) -> None:
+def _insert(database: sqlite3.Connection, name: str, rows: list[tuple[Any, ...]]) -> None:
     columns = [*schema.metadata.tables[name].c.keys()]
     insert = f"INSERT INTO {name} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
     database.executemany(insert, rows)

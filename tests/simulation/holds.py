@@ -110,6 +110,7 @@ class HoldWatch:
             self._set_running(claim, is_running=True)
             if claim.asked_s == self._world.scheduler.now_s:
                 self._check_registered(claim)
+                self._check_covered(claim.hold.account_id)
         else:
             self._drop(claim)
         if not isinstance(answer, Repeated) and (isinstance(answer, Held) or claim.hold.is_counted):
@@ -150,6 +151,9 @@ class HoldWatch:
         """An account, or a reserve of it, was changed."""
         for claim in self._waiting[account_id].values():
             self._look(claim)
+        self._check_covered(account_id)
+
+    def _check_covered(self, account_id: str) -> None:
         held = self._running[account_id]
         if not held or self._world.checks.has_lost_commits:
             return
@@ -177,7 +181,8 @@ class HoldWatch:
         got_tokens = answer.allowance_tokens if isinstance(answer, Held) else 0
         least_tokens = min(OUTPUT_TOKENS_MIN, hold.allowance_tokens)
         price = self._world.chat_of[hold.completion_id].price
-        payable_tokens = min(hold.allowance_tokens, price.affordable(claim.payable_nano, hold.prompt_tokens))
+        prompt_tokens = min(hold.prompt_tokens, self._world.chat_of[hold.completion_id].prompt_tokens)
+        payable_tokens = min(hold.allowance_tokens, price.affordable(claim.payable_nano, prompt_tokens))
         if got_tokens >= payable_tokens or payable_tokens < least_tokens:
             return
         if not checks.is_disturbed(self._world.chat_of[hold.completion_id]):

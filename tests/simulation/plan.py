@@ -34,6 +34,9 @@ MONTH_END_MS = 1_793_491_200_000  # 2026-11-01 00:00 UTC
 DOLLAR_NANO = 1_000_000_000
 FIRST_PRICE = TokenPrice(0, 251, 1_013, 23)  # odd, so that nothing is paid for without a rest
 LATER_PRICES = ((251, 1_013, 31), (199, 1_511, 31), (307, 709, 0))  # the first one differs in cached tokens only
+IDLE = "idle"  # an account that has just enough for the request that tries whether it is served
+CHARS_PER_TOKEN = 4
+PROBE_TOKENS = (10, 16)  # of its prompt, and the most of its answer
 SHARERS = 4  # at most as many requests have the same idempotency key
 
 
@@ -45,6 +48,7 @@ class PlannedAccount(msgspec.Struct, frozen=True):
     caps_nano: tuple[int | None, ...]
     is_monthly: bool
     ends_ms: tuple[int | None, ...]  # after the start of the run
+    is_granted: bool = True  # half of the credit
 
 
 class PlannedRequest(msgspec.Struct, frozen=True):
@@ -129,21 +133,25 @@ def make_plan(
     if kind == "sqlite":
         processes = min(processes, 2)
     count = random.randint(*traits.accounts)
-    accounts = tuple(_account(Random(f"account {seed} {number}"), number, traits) for number in range(count))
-    base = PlanBase(seed, traits, kind, processes, accounts, 200 + 2 * requests)
+    busy = tuple(_account(Random(f"account {seed} {number}"), number, traits) for number in range(count))
+    base = PlanBase(seed, traits, kind, processes, busy, 200 + 2 * requests)
     start_ms = MONTH_END_MS - random.choice((5_000, 8_000, 12_000, 3_600_000))
+    prices = (FIRST_PRICE, *_later_prices(Random(f"prices {seed}"), start_ms))
     return RunPlan(
         seed=seed,
         theme=chosen,
         database=kind,
         processes=processes,
         start_ms=start_ms,
-        accounts=accounts,
+        accounts=(
+            *busy,
+            PlannedAccount(IDLE, prices[-1].cost(*PROBE_TOKENS), (None,), False, (None,), is_granted=False),
+        ),
         requests=tuple(_request(base, number) for number in range(requests)),
         commands=tuple(_command(base, number) for number in range(random.randint(*traits.commands))),
         faults=tuple(_fault(base, number) for number in range(random.choice(traits.faults))),
         limits=_limits(random) if traits.is_limited else None,
-        prices=(FIRST_PRICE, *_later_prices(Random(f"prices {seed}"), start_ms)),
+        prices=prices,
     )
 
 
@@ -165,7 +173,7 @@ def _account(random: Random, number: int, traits: ThemeTraits) -> PlannedAccount
     caps = tuple(random.choice(traits.caps_nano) for _ in range(random.randint(*traits.keys)))
     is_monthly = random.random() < 0.5
     ends = tuple(random.randrange(3_000, 18_000) if random.random() < traits.ending else None for _ in caps)
-    return PlannedAccount(f"acct_{number}", credit_nano, caps, is_monthly, ends)
+    return PlannedAccount(f"acct_{number}", credit_nano, caps, is_monthly, ends, is_granted=number % 3 != 2)
 
 
 def _request(base: PlanBase, number: int) -> PlannedRequest:

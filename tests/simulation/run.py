@@ -13,11 +13,13 @@ from unittest.mock import patch
 import msgspec
 from msgspec.structs import replace
 
+from cadenza.ledger import sweeps
 from tests.simulation.checks import BrokenRule
 from tests.simulation.plan import RunPlan
 from tests.simulation.world import World
 
 SHRINK_RUNS = 120
+SWEPT_AT_ONCE = 2  # so that sweeps have several batches
 
 
 class SimulatedRun(msgspec.Struct, frozen=True):
@@ -40,7 +42,8 @@ def run_plan(plan: RunPlan, *, is_traced: bool = False) -> SimulatedRun:
     _freeze_modules()
     world = World(plan, is_traced=is_traced)
     try:
-        with patch.object(secrets, "token_bytes", Random(f"secrets {plan.seed}").randbytes):  # of the names of payments
+        names = Random(f"names {plan.seed}").randbytes  # of payments
+        with patch.object(secrets, "token_bytes", names), patch.object(sweeps, "BATCH_MAX", SWEPT_AT_ONCE):
             world.run()
         done = SimulatedRun(
             plan=plan,

@@ -18,7 +18,7 @@ from cadenza.store.tables import accounts, keys
 from cadenza.store.tables.accounts import Account
 from cadenza.store.tables.keys import NewKey
 from tests.simulation.checks import Checks, small_request
-from tests.simulation.clients import CHARS_PER_TOKEN, Chat, Refusal, serve
+from tests.simulation.clients import Chat, Refusal, serve
 from tests.simulation.commands import CapChange, Operator, key_name
 from tests.simulation.database import Changes, Database
 from tests.simulation.holds import HoldWatch
@@ -26,6 +26,7 @@ from tests.simulation.limits import LimitWatch
 from tests.simulation.network import Link
 from tests.simulation.plan import (
     BUSY_S,
+    CHARS_PER_TOKEN,
     PlannedAccount,
     PlannedCommand,
     PlannedFault,
@@ -126,7 +127,7 @@ class World:
             for number, planned in enumerate(self.plan.accounts):
                 account = Account(planned.name, f"{planned.name}@example.org", "forte", 0, 0, self.plan.start_ms)
                 accounts.add(tx, account, "hash")
-                granted_nano, start_ms = planned.credit_nano // 6, self.plan.start_ms
+                granted_nano, start_ms = planned.credit_nano // 6 * planned.is_granted, self.plan.start_ms
                 for note, expiry_ms in SET_UP_GRANTS if granted_nano else ():
                     expires_at = start_ms + expiry_ms if expiry_ms and number % 2 else None
                     if expires_at:

@@ -162,6 +162,7 @@ def test_a_start_says_what_was_lost(tmp_path: Path) -> None:
         server.end(signal.SIGKILL)
     os.truncate(tmp_path / "data" / "cadenza.db-wal", 0)
     with serving(tmp_path) as server:
+        server.wait_for_output(r"the store has lost commits.*\n")
         [line] = [json.loads(line) for line in server.output.splitlines() if "the store has lost commits" in line]
     assert line["level"] == "error"
     assert line["reason"].startswith("The write-ahead log is missing or empty. Missing entries")

@@ -51,6 +51,9 @@ async def test_attempts_are_added_up(store: Store) -> None:
     taken = counts.take()
     counts.requeue(taken)
     assert counts.take() == taken
+    counts.add(ROUTE, "trial", 5, 1)
+    counts.requeue(taken)
+    assert counts.take() == taken | {AttemptKey(DAY, "acme", "large", "trial"): AttemptSums(2, 10, 2)}
     for _ in range(2):
         await attempts.add(store, taken)
     found = await attempts.read(store, "acme", Span(DAY * DAY_MS, (DAY + 1) * DAY_MS))

@@ -231,7 +231,6 @@ def _class(
     is_embedded = all(providers[route.provider].kind == "embedded" for route in usable)
     own = given.character.text if given.character else None
     return ClassSettings(
-        search_decision=given.search_decision,
         gate=given.gate,
         routes=tuple(usable),
         candidates=tuple(filter(None, candidates)),

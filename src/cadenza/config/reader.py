@@ -44,6 +44,7 @@ NO_CLASS = {
 }
 GONE = {  # keys and values of release 0.1.0
     "engine = local": "there is no search of local documents now: name an engine of the web, or remove the table",
+    "search_decision": "the words of a message decide now, for every class: remove this line",
     "index": "there is no search of local documents now: remove this line",
     "watch": "there is no watch now: evaluate the class each night instead, and remove this table",
 }

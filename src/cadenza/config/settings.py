@@ -241,7 +241,6 @@ class GateSettings(GateLimits, frozen=True, kw_only=True):
 class AnyClassSettings(ConfigTable, frozen=True, kw_only=True):
     """What the config says about a class in every case."""
 
-    search_decision: Annotated[Literal["rules", "model"], '"model": the model of the class is asked whether a message needs the web'] = "rules"
     gate: Annotated[GateSettings, "what a verdict must show before its candidate is promoted"] = GateSettings()
 
 

@@ -73,8 +73,8 @@ class Presence:
     """This process among those that serve from the store.
 
     On Postgres it is fresh if a heartbeat that was sent less than `fresh_s` ago was confirmed, together with the newest
-    epoch. So `fresh_s` after a change was committed, every fresh process has seen it. On SQLite it is always fresh,
-    because nothing is cached there.
+    epoch. So `fresh_s` after a change was committed, every fresh process has seen it. On SQLite it is always fresh:
+    there each request finds out by itself whether a key, an account or a class has changed (fleet/key_cache.py).
     """
 
     def __init__(self, store: Store, bounds: HeartbeatBounds = USUAL_BOUNDS, host: Host = THIS_HOST) -> None:

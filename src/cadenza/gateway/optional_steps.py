@@ -17,7 +17,6 @@ from cadenza.gateway.request import ApiRequest
 from cadenza.grounding.charges import Charges, charge_search
 from cadenza.grounding.gather import Affordable, Grounder, GroundingRequest
 from cadenza.grounding.material import Grounding
-from cadenza.grounding.model_decision import ModelDecision
 from cadenza.grounding.wanted import Wanted
 from cadenza.ledger.cap_rows import find_cap
 from cadenza.routing.catalogue import Catalogue, ServedClass, routes_that_take
@@ -44,12 +43,9 @@ async def ground(
     affordable = await find_affordable(grounder.store, request, served.prices, prompt)
     secret = charge_secret(request.exchange.request.headers)
     charges = Charges(gateway.ledger, principal, request.record.request_id, secret)
-    decide = ModelDecision(gateway.dispatcher, request.snapshot, served, charges) if served.decides_by_model else None
     terms = grounder.search_terms()
     charge = partial(charge_search, charges, gateway.rates, principal.account_id, terms) if terms else nullcontext
-    to_ground = GroundingRequest(
-        chat, served.plan, prompt, principal, affordable, charge, decide, request.record.gathered
-    )
+    to_ground = GroundingRequest(chat, served.plan, prompt, principal, affordable, charge, request.record.gathered)
     grounding = await grounder.ground(to_ground, wanted)
     if charges.charged_nano:
         grounding = msgspec.structs.replace(grounding, charged_nano=charges.charged_nano)

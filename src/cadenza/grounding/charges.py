@@ -1,7 +1,7 @@
-"""Charges the web searches and model decisions of grounding, each as a charge of its own beside that of the chat.
+"""Charges the web searches of grounding, each as a charge of its own beside that of the chat.
 
 Each is held and settled by the ledger like a chat: it counts for the cap of the key and is charged exactly once. The
-engine or the model is asked after the hold, so a client that disconnects meanwhile pays too. A failure costs nothing.
+engine is asked after the hold, so a client that disconnects meanwhile pays too. A failure costs nothing.
 With an idempotency key, each is charged once for all requests with that key: several may search before one of them
 holds credit for the chat and the others are refused.
 """
@@ -15,9 +15,7 @@ import msgspec
 
 from cadenza import clock
 from cadenza.core.chat import new_completion_id
-from cadenza.core.errors import CadenzaError
 from cadenza.core.money import Price
-from cadenza.core.prices import PriceSchedule
 from cadenza.core.rates import Rate
 from cadenza.core.records import DISCONNECTED_STATUS, SEARCH, Outcome, Principal, Usage
 from cadenza.fleet.shared import Rates
@@ -38,18 +36,10 @@ class AlreadyCharged(Exception):
     """Another request with the same idempotency key was charged for it, or is about to be."""
 
 
-class ChargedWork(msgspec.Struct):
-    """What the charged block did: it sets the provider, the model and the usage. Without a usage it is free."""
-
-    usage: Usage | None
-    provider: str = ""
-    model: str = ""
-
-
 class Charges:
     """The charges beside one chat request, and their sum. `request_id` is that of the chat.
 
-    The same work is charged once under the same `secret`. It keys the digest of a query, so it must not be stored.
+    The same search is charged once under the same `secret`. It keys the digest of a query, so it must not be stored.
     """
 
     def __init__(
@@ -63,33 +53,26 @@ class Charges:
         self.charged_nano = 0
 
     @contextlib.asynccontextmanager
-    async def charge(
-        self, class_id: str, prices: PriceSchedule, at_most: Usage, what: str, version: int | None = None
-    ) -> AsyncIterator[ChargedWork]:
-        """Charge the block, unless it fails; NotAffordable or AlreadyCharged before it begins.
-
-        `what` identifies the work: the query of a search, or the prompt of a decision. `version` is that of the class.
-        """
+    async def charge(self, price: Price, query: str, engine: str) -> AsyncIterator[None]:
+        """Charge the search in the block, unless it fails; NotAffordable or AlreadyCharged before it begins."""
         now_ms, started_s = clock.now_ms(), time.perf_counter()
-        hold = self._hold(class_id, prices.at(now_ms), at_most, what, now_ms)
-        hold = msgspec.structs.replace(hold, version=version)
+        hold = self._hold(price, query, now_ms)
         answer = await self._ledger.hold(hold)
         if isinstance(answer, Repeated):
             raise AlreadyCharged
         if not isinstance(answer, Held):
             raise NotAffordable
-        work, status, is_charged = ChargedWork(at_most), 200, True
+        status, is_charged = 200, True
         try:
-            yield work
-        except (EngineFailed, CadenzaError, TimeoutError):
+            yield
+        except (EngineFailed, TimeoutError):
             status, is_charged = FAILED_STATUS, False
             raise
         except BaseException:  # the client disconnected
             status = DISCONNECTED_STATUS
             raise
         finally:
-            used = work.usage if is_charged else None
-            self.charged_nano += hold.price.charge(used) if used else 0
+            self.charged_nano += price.charge(ONE_SEARCH) if is_charged else 0
             outcome = Outcome(
                 request_id=hold.request_id,
                 endpoint=SEARCH,
@@ -99,26 +82,24 @@ class Charges:
                 key_id=hold.key_id,
                 account_id=hold.account_id,
                 completion_id=hold.completion_id,
-                class_id=class_id,
-                version=version,
-                provider=work.provider,
-                model=work.model,
-                usage=used,
+                class_id=SEARCH,
+                provider=engine,
+                usage=ONE_SEARCH if is_charged else None,
             )
             self._ledger.end(outcome)
 
-    def _hold(self, class_id: str, price: Price, at_most: Usage, what: str, now_ms: int) -> Hold:
+    def _hold(self, price: Price, query: str, now_ms: int) -> Hold:
         principal, digest = self._principal, None
         if self._secret:
-            digest = hmac.digest(self._secret, f"{class_id}\0{what}".encode(errors="replace"), "sha256")
+            digest = hmac.digest(self._secret, f"{SEARCH}\0{query}".encode(errors="replace"), "sha256")
         return Hold(
             completion_id=new_completion_id(now_ms),
             request_id=self.request_id,
             account_id=principal.account_id,
             key_id=principal.key_id,
-            class_id=class_id,
-            prompt_tokens=at_most.prompt_tokens,
-            allowance_tokens=at_most.completion_tokens,
+            class_id=SEARCH,
+            prompt_tokens=ONE_SEARCH.prompt_tokens,
+            allowance_tokens=ONE_SEARCH.completion_tokens,
             price=price,
             stream=False,
             started_at=now_ms,
@@ -147,10 +128,9 @@ async def charge_search(
     if not terms.price_nano:
         yield
         return
-    charge = charges.charge(SEARCH, PriceSchedule(Price(terms.price_nano, 0)), ONE_SEARCH, query)
     async with contextlib.AsyncExitStack() as stack:
         try:
-            (await stack.enter_async_context(charge)).provider = terms.engine
+            await stack.enter_async_context(charges.charge(Price(terms.price_nano, 0), query, terms.engine))
         except NotAffordable:
             raise EngineFailed("credit") from None
         except AlreadyCharged:

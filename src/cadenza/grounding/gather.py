@@ -26,12 +26,10 @@ from cadenza.grounding.files.records import FileSize
 from cadenza.grounding.files.shown import DocumentText
 from cadenza.grounding.material import NO_GROUNDING, Grounding, Material, insert_material
 from cadenza.grounding.memory import recall
-from cadenza.grounding.model_decision import DECISION_TOKENS, decision_bytes
 from cadenza.grounding.search.records import (
     NOTHING_FOUND,
     SEARCH_FAILED,
     ChargeSearch,
-    DecideByModel,
     EngineFailed,
     SearchRequest,
     SearchResult,
@@ -79,8 +77,7 @@ class Affordable(msgspec.Struct, frozen=True):
 class GroundingRequest(msgspec.Struct, frozen=True):
     """A chat request, with its budget.
 
-    `charge` charges a search. `decide` asks a model whether one is needed; without it, the score of the words decides.
-    `on_part` is told each part that was gathered, when it began, and its result.
+    `charge` charges a search. `on_part` is told each part that was gathered, when it began, and its result.
     """
 
     chat: ChatRequest
@@ -89,7 +86,6 @@ class GroundingRequest(msgspec.Struct, frozen=True):
     principal: Principal
     affordable: Affordable
     charge: ChargeSearch = nullcontext
-    decide: DecideByModel | None = None
     on_part: OnPart = lambda _part, _began_s, _result: None
 
 
@@ -131,7 +127,7 @@ class Grounder:
         prompt_tokens = request.prompt.exact or request.prompt.bound
         left = request.affordable.added_tokens(prompt_tokens + sum(file.tokens for file in files), chat)
         memory = min(budget.memory, left) if wanted.memory else 0
-        search = min(budget.search, left - memory - self._search_cost(request, question)) if wanted.search else 0
+        search = min(budget.search, left - memory - self._search_cost(request)) if wanted.search else 0
         notes, found = await asyncio.gather(
             self._recall(request, question, memory), self._find_sources(request, question, search)
         )
@@ -154,12 +150,10 @@ class Grounder:
             await self.search.close()
         await self._reader.stop()
 
-    def _search_cost(self, request: GroundingRequest, question: UserQuestion) -> int:
-        """The price of a search and of the decision about it, in prompt tokens, for which the same credit pays."""
+    def _search_cost(self, request: GroundingRequest) -> int:
+        """The price of a search in prompt tokens, for which the same credit pays."""
         terms, price = self.search_terms(), request.affordable.price
         price_nano = terms.price_nano if terms else 0
-        if request.decide:
-            price_nano += price.quote(decision_bytes(question.texts), DECISION_TOKENS)
         return -(-price_nano // price.input_nano) if price.input_nano else 0
 
     async def _read_files(
@@ -199,7 +193,7 @@ class Grounder:
         if tokens_max < LEAST_TOKENS or self.search is None:
             return NOTHING_FOUND
         account_id, is_asked = request.principal.account_id, ASKS_FOR_SEARCH in request.chat.extra
-        wanted = SearchRequest(account_id, question.texts, tokens_max, request.charge, request.decide, is_asked)
+        wanted = SearchRequest(account_id, question.texts, tokens_max, request.charge, is_asked)
         try:
             limit_s = self.search.settings.timeout_s
             return await self._run("search", limit_s, self.search.find(wanted), request.on_part)

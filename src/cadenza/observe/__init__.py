@@ -1,4 +1,4 @@
-"""The log, the metrics, and the record of every request. Any module may import it; it imports only core."""
+"""The log, the metrics, and the record of every request. Any module above may import it; it imports core and clock."""
 
 import asyncio
 import os

@@ -25,12 +25,11 @@ CREATED = 1_767_225_600  # 2026-01-01: class ids are stable, and so is their cre
 
 
 class ServedClass(msgspec.Struct, frozen=True):
-    """A version of a class: its plan, its character and its prices, and how it decides about web search."""
+    """A version of a class: its plan, its character and its prices."""
 
     plan: Plan
     character: Character
     prices: PriceSchedule
-    decides_by_model: bool = False
     version: int | None = None  # its number in the store
 
 

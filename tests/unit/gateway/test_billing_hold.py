@@ -14,7 +14,7 @@ from cadenza.core.errors import InsufficientCredit, RequestRepeated
 from cadenza.core.money import Price
 from cadenza.core.records import Cap, ReplyResult, Usage
 from cadenza.gateway.billing import allowance
-from cadenza.gateway.credit_errors import check_not_repeated
+from cadenza.gateway.credit_errors import check_least_credit, check_not_repeated
 from cadenza.ledger import cap_rows
 from cadenza.store.schema import reserves
 from tests.unit.gateway.billing import (
@@ -171,6 +171,16 @@ def test_the_allowance_is_what_was_asked_for_within_the_route(
 ) -> None:
     """It is 1,024 tokens without `max_tokens`, and never more than the route can generate."""
     assert allowance(max_tokens, route_tokens) == held_tokens
+
+
+@pytest.mark.parametrize(("max_tokens", "paid_tokens"), [(5, 5), (16, 16), (500, 16)])
+async def test_the_least_credit_pays_for_a_short_answer(max_tokens: int, paid_tokens: int) -> None:
+    """It pays for what was asked for, and for 16 tokens at most; with a nanodollar less, the request is refused."""
+    prompt = prompt_of(PROMPT_TOKENS, PROMPT_BYTES)
+    least_nano = FORTE.quote(prompt.at_least, paid_tokens)
+    await check_least_credit(least_nano, FORTE, prompt, max_tokens)
+    with pytest.raises(InsufficientCredit):
+        await check_least_credit(least_nano - 1, FORTE, prompt, max_tokens)
 
 
 async def cap(billing: Billing, limit: Cap) -> None:

@@ -216,18 +216,15 @@ async def test_addresses_of_this_machine_are_read_if_they_are_allowed(web: Web, 
 
 
 async def test_a_request_may_ask_for_a_search(web: Web, reader: DocumentReader) -> None:
-    """Then the words of a message decide nothing and no model is asked, unless they are none or say not to search."""
+    """Then the words of a message decide nothing, unless they are none or say not to search."""
     web.find({"/a": "snippet a"})
     web.pages = {"/a": article("Rain falls.")}
 
-    async def decide(_texts: Sequence[str], _limit_s: float) -> bool | None:
-        raise AssertionError("a model was asked")
-
     async with finding(web, reader) as finder:
-        request = SearchRequest("owner", ["Write a haiku about rain."], ROOM, decide=decide, is_asked=True)
+        request = SearchRequest("owner", ["Write a haiku about rain."], ROOM, is_asked=True)
         assert len((await finder.find(request)).sources) == 1
         for text in ("", "Do not search the web: what is new?"):
-            asked = msgspec.structs.replace(request, texts=[text], decide=None)
+            asked = msgspec.structs.replace(request, texts=[text])
             assert not await finder.find(asked)
     assert web.asked.count("/search") == 1
 

@@ -40,13 +40,11 @@ from cadenza.observe import Log
 PAGES_MAX = 3  # of the results; the pages that the message names come on top
 NAMED_PAGES_MAX = 3
 TOO_MANY = f"was not read: only the first {NAMED_PAGES_MAX} addresses of a message are read"
-DECISION_TIME = 0.25  # of the time limit, for a model that decides
 PAGES_TIME = 0.75  # of the time limit: what is not fetched by then is left out
 READ_TIME = 0.95  # of the time limit: if the pages are not read by then, the snippets are quoted
 SOURCE_TOKENS = 60  # of the fence around a source
 TITLE_CHARS_MAX = 200
 DOUBTFUL = frozenset(("score", "follow_up"))
-SAID = frozenset(("asked", "forbidden", "url"))  # reasons that the person states: no model is asked
 UNREAD_TOKENS = 30  # of the sentence about an unread page, beside its address
 UNREAD_SHARE = 2  # these sentences take at most half of the tokens
 
@@ -68,10 +66,6 @@ class Finder:
         decision = decide(request.texts, today, self._fetcher.loopback)
         if request.is_asked and decision.reason in DOUBTFUL:
             decision = msgspec.structs.replace(decision, needs_web=True, reason="asked")
-        if request.decide and decision.reason not in SAID:
-            needs_web = await request.decide(request.texts, self._timeout_s * DECISION_TIME)
-            if needs_web is not None:
-                decision = msgspec.structs.replace(decision, needs_web=needs_web, reason="model")
         if not decision.needs_web:
             return NOTHING_FOUND
         found = await self._hits(request, decision, today, now_s + self._timeout_s * READ_TIME)

@@ -1,6 +1,6 @@
 """The records of web search."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Literal
 
@@ -9,7 +9,6 @@ import msgspec
 from cadenza.core.content import Content
 
 EngineName = Literal["searxng", "brave", "tavily"]
-DecideByModel = Callable[[Sequence[str], float], Awaitable[bool | None]]  # within this many seconds
 ChargeSearch = Callable[[str], AbstractAsyncContextManager[object]]  # of a query; EngineFailed if it must not be made
 
 
@@ -32,14 +31,13 @@ class SearchOptions(Content, msgspec.Struct, frozen=True):
 class SearchRequest(Content, msgspec.Struct, frozen=True):
     """One search: the account, the last user messages, oldest first, and how many tokens its sources may have.
 
-    `charge` charges it, and `decide` asks a model whether it is needed, unless the request asks for a search.
+    `charge` charges it. If the request asks for it, `is_asked`, the score of its words does not count.
     """
 
     account_id: str
     texts: Sequence[str]
     tokens_max: int
     charge: ChargeSearch = nullcontext
-    decide: DecideByModel | None = None
     is_asked: bool = False
 
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from cadenza.control.account.accounts import NewAccount, add_account, set_operator
-from cadenza.control.sign_in.links import make_operator_link
+from cadenza.control.sign_in.links import find_link, make_operator_link, print_link
 from cadenza.control.sign_in.passwords import PasswordWork
 from cadenza.control.sign_in.sign_up import SignUpChoice, find_invitation, join
 from cadenza.core.errors import ControlError
@@ -13,6 +13,7 @@ from cadenza.core.records import COMMAND_LINE
 from cadenza.core.spans import DAY_MS
 from cadenza.store.store import Store
 from cadenza.store.tables.accounts import Account
+from cadenza.store.tables.links import LinkKind
 
 NOW_MS = 1_800_000_000_000
 PASSWORD = "correct horse battery staple"
@@ -81,3 +82,18 @@ async def test_the_store_has_only_a_digest(store: Store) -> None:
     assert store.path
     for file in store.path.parent.glob(f"{store.path.name}*"):
         assert secret.encode() not in file.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("kind", "lifetime_ms"), [("verify", 3 * DAY_MS), ("reset", DAY_MS // 24), ("change_email", DAY_MS)]
+)
+async def test_a_link_has_its_time(store: Store, kind: LinkKind, lifetime_ms: int) -> None:
+    """A link for one purpose works until then, unless a later one for the same purpose replaces it."""
+    await add(store, "first@example.org")
+
+    async def make_at(now_ms: int) -> str:
+        return (await print_link(store, "first@example.org", kind, COMMAND_LINE, now_ms)).rpartition("/")[2]
+
+    earlier, secret = await make_at(NOW_MS - 1), await make_at(NOW_MS)
+    for one, at_ms, works in ((secret, lifetime_ms - 1, True), (secret, lifetime_ms, False), (earlier, 0, False)):
+        assert (await find_link(store, one, kind, NOW_MS + at_ms) is not None) is works

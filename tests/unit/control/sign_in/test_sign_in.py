@@ -210,13 +210,14 @@ async def test_a_device_is_of_its_account_alone(sign_ins: SignIns) -> None:
 
 
 async def test_a_cookie_remembers_few_accounts(sign_ins: SignIns) -> None:
-    """The cookie does not grow: the oldest account is forgotten."""
+    """The cookie does not grow: the oldest account is forgotten, and of a longer one only the first few count."""
     cookie = ""
     for number in range(6):
         cookie = await remember_device(sign_ins.signer, cookie, f"acct_{number}")
     assert len(cookie.split(".")) == 4
     assert await find_device(sign_ins.signer, cookie, "acct_5")
     assert await find_device(sign_ins.signer, cookie, "acct_1") is None
+    assert await find_device(sign_ins.signer, f"{'A' * 64}.{cookie}", "acct_2") is None
 
 
 async def test_a_flood_of_strangers_does_not_delay_known_browsers() -> None:
