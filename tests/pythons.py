@@ -136,13 +136,15 @@ def test_on(interpreter: Path, version: str) -> str:
     stamp, pins = environment / "pins", hashlib.sha256(b"".join((ROOT / name).read_bytes() for name in PINS))
     python = environment / "bin/python"
     if not stamp.exists() or stamp.read_text() != f"{interpreter} {pins.hexdigest()}":
-        uv, into = Path(sys.executable).with_name("uv"), ["--quiet", "--python", python, "--no-deps"]
+        uv = Path(sys.executable).with_name("uv")
+        into: list[str | Path] = ["--quiet", "--python", python, "--no-deps"]
         pinned = [part for name in PINS for part in ("-r", name)]
-        for command in (
+        commands: list[list[str | Path]] = [
             ["venv", "--quiet", "--clear", "--python", interpreter, environment],
             ["pip", "install", *into, "--require-hashes", "--only-binary", ":all:", *pinned],
             ["pip", "install", *into, "--editable", "."],
-        ):
+        ]
+        for command in commands:
             made = run(uv, *command)
             if made.returncode:
                 return f"FAILED to install: {made.stderr.strip()}"

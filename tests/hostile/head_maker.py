@@ -107,11 +107,6 @@ def plain_head(place: Place) -> Head:
     return Head("plain", place, place[1], [])
 
 
-def all_heads(place: Place) -> list[Head]:
-    """One for each kind of oddity."""
-    return [make_head(place, label) for label in kinds()]
-
-
 def random_heads(seed: int, count: int) -> Iterator[Head]:
     """Heads with one to three kinds of oddities, at any place."""
     chance, labels, everywhere = random.Random(seed), list(kinds()), places()

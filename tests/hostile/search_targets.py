@@ -27,9 +27,9 @@ from cadenza.core.tool_calls import unwrap_id, wrap_id
 from cadenza.gateway.auth import presented_key
 from cadenza.gateway.chat import LARGE_BYTES, STEPS_MAX
 from cadenza.gateway.endpoints import is_api, unknown_path
-from cadenza.gateway.large.weight import is_light
+from cadenza.gateway.large.weight import Steps, is_light
 from cadenza.gateway.protocols.translators import TRANSLATORS
-from cadenza.gateway.uploads import SMALL_BYTES
+from cadenza.gateway.uploads import UNPAID_BYTES
 from cadenza.gateway.validate import parse_chat
 from cadenza.grounding.answer import find_citations
 from cadenza.grounding.files.child import decode_file_data
@@ -126,8 +126,8 @@ def read_body(body: bytes, protocol: str = "") -> None:
     """What happens on the event loop with a body, up to the hold of its credit; a heavy one goes to a child."""
     if len(body) > LARGE_BYTES or not is_light(body):
         return
-    steps_max = math.inf if not protocol and len(body) <= SMALL_BYTES else STEPS_MAX
-    chat = parse_chat(bytes(TRANSLATORS[protocol](body, steps_max).chat) if protocol else body, steps_max)
+    steps_max = math.inf if not protocol and len(body) <= UNPAID_BYTES else STEPS_MAX
+    chat = parse_chat(bytes(TRANSLATORS[protocol](body, steps_max).chat) if protocol else body, Steps(steps_max))
     if isinstance(chat.texts, list):
         find_user_question(chat.messages, chat.texts)
 
@@ -209,7 +209,8 @@ def clock_with_pages() -> float:
 
 
 def render(text: str) -> None:
-    renderer().render_complete(RenderTask(text, is_end=len(text) % 2 == 0))
+    for is_end in (True, False):
+        renderer().render_complete(RenderTask(text, is_end=is_end))
 
 
 HEAD = b"POST /v1/chat?a=1 HTTP/1.1\r\nhost: here\r\n"
@@ -266,6 +267,7 @@ CHAT = bodies(
     {"role":"user","content":"a"}]}""",
 )
 RESPONSES = bodies(
+    """{"input":"a","tools":[{"type":"namespace","name":"n","tools":[{"type":"function","name":"f{i}"}]}]}""",
     """{"input":[{"type":"function_call","call_id":"c{i}","name":"f","namespace":"n","arguments":"{}"},
     {"type":"function_call_output","call_id":"c{i}","output":[{"type":"input_text","text":"a"}]},
     {"type":"reasoning","summary":[{"type":"summary_text","text":"a"}],"encrypted_content":"e30="}],"instructions":"i",

@@ -7,12 +7,11 @@ because the process also has other work, and a busy machine makes CPU time longe
 
 import re
 from collections.abc import Iterable, Iterator
-from itertools import combinations
 
 import msgspec
 import pytest
 
-from tests.hostile.head_maker import Head, Place, all_heads, kinds, make_head, plain_head, random_heads
+from tests.hostile.head_maker import Head, Place, plain_head, random_heads
 from tests.loopback import LoopbackUpstream
 from tests.processes import thread_cpu_ns
 from tests.raw_client import RawClient, Reply
@@ -21,19 +20,8 @@ from tests.service_config import classes_spec
 from tests.visitor import Visitor
 
 HEAD_CPU_NS = 5_000_000
-DEAREST = 4  # kinds of heads that are combined
 TRIES = 8
 SEED, HEADS = 41, 100
-SURFACES = (
-    "GET /sign-in",
-    "POST /sign-in",
-    "GET /platform/api/keys",
-    "POST /platform/webhooks/stripe",
-    "GET /openapi.json",
-    "GET /v1/usage",
-    "GET /healthz",
-    "GET /static/a/b",
-)
 PAYMENTS = '[payments.stripe]\nsecret_key_env = "TEST_STRIPE"\nwebhook_secret_env = "TEST_STRIPE"\n'
 LENGTH = re.compile(rb"content-length: (\d+)\r\n")
 ANSWERED = (200, 204, 303, 400, 401, 403, 404, 405, 414, 421, 501)
@@ -91,30 +79,9 @@ def dear_heads(service: Service, heads: Iterable[Head]) -> list[tuple[float, Pla
     return sorted(found, reverse=True)
 
 
-def dearest_together(service: Service, place: Place) -> list[Head]:
-    """Heads with each two of the dearest kinds, and with all of them."""
-    costs = {label: cost_ns(service, make_head(place, label), tries=2) for label in kinds()}
-    dearest = sorted(costs, key=costs.__getitem__)[-DEAREST:]
-    return [make_head(place, *labels) for labels in [*combinations(dearest, 2), dearest]]
-
-
 def test_any_head_is_cheap(quiet: Service) -> None:
     """A head of up to 64 KiB, whatever is in it, costs less than 5 ms of CPU time before its key is known."""
     assert dear_heads(quiet, random_heads(SEED, HEADS)) == []
-
-
-@pytest.mark.parametrize("place", SURFACES)
-def test_each_kind_of_head_is_cheap(quiet: Service, place: str) -> None:
-    """On each kind of page, endpoint, probe and file, no kind of head costs more than 5 ms of CPU time."""
-    method, path = place.split()
-    assert dear_heads(quiet, all_heads((method, path))) == []
-
-
-@pytest.mark.parametrize("place", ["POST /sign-in", "GET /openapi.json", "GET /v1/usage"])
-def test_the_dearest_kinds_together_are_cheap(quiet: Service, place: str) -> None:
-    """A head that has the dearest kinds at once, of each as much as fits, does not cost more than 5 ms either."""
-    method, path = place.split()
-    assert dear_heads(quiet, dearest_together(quiet, (method, path))) == []
 
 
 def test_a_head_has_at_most_256_fields(quiet: Service) -> None:

@@ -203,6 +203,20 @@ def test_a_lost_dispute_and_refunds_take_all_of_a_payment(
     wait_until(lambda: payer.state == "returned", "the payment to be returned")
 
 
+def test_events_that_come_before_the_payment_are_kept(payer: Payer) -> None:
+    """A refund that fails and a dispute are answered and wait; the payment leaves the credit that they leave."""
+    checkout = payer.start()
+    of_intent = {"currency": "usd", "payment_intent": f"pi_{checkout}"}
+    dispute = {"id": f"dp_{checkout}", "amount": 300, **of_intent}
+    refund = {"id": f"re_{checkout}", "amount": 400, "status": "failed", **of_intent}
+    assert payer.send("charge.dispute.closed", {**dispute, "status": "lost"}) == "waiting"
+    assert payer.send("refund.failed", refund) == "waiting"
+    assert payer.send("charge.dispute.created", {**dispute, "status": "needs_response"}) == "waiting"
+    assert payer.send("charge.refunded", {"amount_refunded": 400, **of_intent}) == "waiting"
+    assert payer.send("checkout.session.completed", paid(checkout)) == "done"
+    assert payer.balance_nano == 7_000_000_000
+
+
 def test_an_expired_checkout_is_told(payer: Payer, stripe: LocalStripe) -> None:
     """A checkout that nobody paid ends without credit."""
     stripe.expire(payer.start())

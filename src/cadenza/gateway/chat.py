@@ -23,7 +23,7 @@ from cadenza.gateway.credit_errors import check_least_credit
 from cadenza.gateway.extra_fields import ignored_header, passed_fields, with_passed_fields
 from cadenza.gateway.gateway import Gateway
 from cadenza.gateway.large.bodies import LargeBodies
-from cadenza.gateway.large.weight import TooManySteps, is_light
+from cadenza.gateway.large.weight import Steps, TooManySteps, is_light
 from cadenza.gateway.optional_steps import ground, with_able_routes
 from cadenza.gateway.parts import with_files
 from cadenza.gateway.relay import ReplyHead, StreamRelay, WholeRelay
@@ -125,7 +125,7 @@ async def read_chat(
     body = await read_body(exchange, budget)
     if len(body) <= LARGE_BYTES and record.measure(is_light, body):
         with suppress(TooManySteps):
-            return record.measure(parse_chat, body, STEPS_MAX)
+            return record.measure(parse_chat, body, Steps(STEPS_MAX))
     return await large_bodies.parse(principal.account_id, body)
 
 

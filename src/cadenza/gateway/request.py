@@ -31,7 +31,8 @@ INTERRUPTIONS = {
     Interruption.REVOKED: (KeyRevoked.status, KeyRevoked.cause),
 }
 
-P, T = ParamSpec("P"), TypeVar("T")
+P = ParamSpec("P")
+T = TypeVar("T")
 At = Callable[[str], object]  # is told the name of a step that a request has reached
 
 

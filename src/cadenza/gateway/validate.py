@@ -5,7 +5,6 @@ Everything that OpenAI accepts is accepted, except its deprecated `functions`. A
 and named in a header, unless a route passes it on (extra_fields.py).
 """
 
-import math
 from collections.abc import Iterable
 from typing import TypeVar
 
@@ -17,7 +16,7 @@ from cadenza.core.errors import InvalidRequest
 from cadenza.core.mistakes import describe_mistake
 from cadenza.core.records import OUTPUT_TOKENS_MAX
 from cadenza.gateway.extra_fields import read_extra_fields
-from cadenza.gateway.large.weight import LIGHT_BYTES, Steps, check_surrogates
+from cadenza.gateway.large.weight import LIGHT_BYTES, UNBOUNDED, Steps, check_surrogates
 from cadenza.gateway.messages import (
     CUSTOM_TOOLS,
     SentMessage,
@@ -80,16 +79,17 @@ _TOOLS = msgspec.json.Decoder(list[ToolFields] | None)
 _NUMBER = msgspec.json.Decoder(float | None)
 
 
-def parse_chat(body: bytes | bytearray, steps_max: float = math.inf) -> ChatRequest:
-    """TooManySteps beyond `steps_max`."""
+def parse_chat(body: bytes | bytearray, steps: Steps = UNBOUNDED) -> ChatRequest:
+    """TooManySteps if it takes more than these."""
     decoded, extra = decode_body(body)
-    return check_body(decoded, extra, Steps(steps_max))
+    return check_body(decoded, extra, steps)
 
 
-def check_body(body: ChatBody, extra: Fields = NO_FIELDS, steps: Steps | None = None) -> ChatRequest:
-    raw_messages, steps = body.messages or [], steps or Steps()
+def check_body(body: ChatBody, extra: Fields = NO_FIELDS, steps: Steps = UNBOUNDED) -> ChatRequest:
+    raw_messages = body.messages or []
     check_message_count(len(raw_messages))
-    steps.spend(len(raw_messages))
+    if steps is not UNBOUNDED:
+        steps.spend(len(raw_messages))
     messages = _read_messages(raw_messages)
     tools = decode_field(_TOOLS, body.tools, "tools") if body.tools is not NOTHING else None
     _refuse_unsupported(body, extra, tools)

@@ -4,6 +4,7 @@ What is too heavy for the event loop is translated where large bodies are parsed
 """
 
 import asyncio
+import math
 from contextlib import suppress
 
 import msgspec
@@ -12,7 +13,7 @@ from cadenza.core.chat import ChatRequest
 from cadenza.gateway.chat import LARGE_BYTES, STEPS_MAX, check_headers, read_body
 from cadenza.gateway.gateway import Gateway
 from cadenza.gateway.large.bodies import LargeBodies
-from cadenza.gateway.large.weight import TooManySteps, is_light
+from cadenza.gateway.large.weight import Steps, TooManySteps, is_light
 from cadenza.gateway.protocols.translation import Translated
 from cadenza.gateway.protocols.translators import TRANSLATORS
 from cadenza.gateway.request import ApiRequest
@@ -38,12 +39,14 @@ async def read_translated(gateway: Gateway, request: ApiRequest, protocol: str) 
 async def _translate(
     large_bodies: LargeBodies, request: ApiRequest, protocol: str, body: bytes | bytearray
 ) -> tuple[Translated, ChatRequest]:
-    account_id, measure = request.principal.account_id, request.record.measure
+    translate, account_id, measure = TRANSLATORS[protocol], request.principal.account_id, request.record.measure
+    if len(body) <= UNPAID_BYTES:
+        translated = translate(body, math.inf)
+        return translated, parse_chat(bytes(translated.chat))
     if len(body) <= LARGE_BYTES and measure(is_light, body):
         with suppress(TooManySteps):
-            translated = measure(TRANSLATORS[protocol], body, STEPS_MAX)
-            if len(body) > UNPAID_BYTES:
-                await asyncio.sleep(0)  # others have their turn between the two halves of the work
-            return translated, measure(parse_chat, bytes(translated.chat), STEPS_MAX)
+            translated = measure(translate, body, STEPS_MAX)
+            await asyncio.sleep(0)  # others have their turn between the two halves of the work
+            return translated, measure(parse_chat, bytes(translated.chat), Steps(STEPS_MAX))
     translated = await large_bodies.translate(account_id, protocol, body)
     return translated, await large_bodies.parse(account_id, translated.chat)

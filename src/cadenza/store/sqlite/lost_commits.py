@@ -72,9 +72,12 @@ class LostCommits(msgspec.Struct, frozen=True):
 
 
 def find_lost_commits(database: Path) -> LostCommits | None:
-    """Call it before anything else opens the store. None if nothing is known to be lost."""
-    locks, index, log = ProcessLocks(database), _read_index(_beside(database, "-shm")), _look(_beside(database, "-wal"))
-    if not database.exists() or not (index or locks.names()) or locks.live():
+    """Call it before this process opens the store: its files are read beside SQLite. None if no loss is known."""
+    locks = ProcessLocks(database)
+    if not database.exists() or locks.live():
+        return None
+    index, log = _read_index(_beside(database, "-shm")), _look(_beside(database, "-wal"))
+    if not (index or locks.names()):
         return None
     try:
         with closing(sqlite3.connect(database, timeout=WAIT_S, isolation_level=None)) as connection:
