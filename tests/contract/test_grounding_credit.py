@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from cadenza.core.money import parse_dollars
 from cadenza.core.records import Cap
 from tests.loopback import Json, LoopbackUpstream, Pause, Raw, completion
 from tests.raw_client import RawClient
@@ -65,6 +66,17 @@ def test_credit_that_does_not_pay_for_sources_makes_no_search(
     key = searching.create_key(email, cap=Cap(SHORT_ANSWER_NANO) if is_capped else None)
     assert RawClient(searching.port, key).chat(messages=QUESTION).status == 200
     assert searches(searching) == before
+
+
+def test_credit_for_the_answer_that_was_asked_for_is_enough(searching: Service, upstream: LoopbackUpstream) -> None:
+    """What a request without a search needs for one token also pays for one that asks for a search."""
+    asked: dict[str, Any] = {"messages": QUESTION, "max_tokens": 1}
+    poor = RawClient(searching.port, searching.create_key(searching.create_account(1)))
+    refusal = poor.post(asked, {"x-cadenza-grounding": "none"}).error(402, "insufficient_quota")
+    needed = refusal.partition("needs at least ")[2].split()[0]
+    for amount_nano, status in ((parse_dollars(needed) - 1, 402), (parse_dollars(needed), 200)):
+        key = searching.create_key(searching.create_account(amount_nano))
+        assert RawClient(searching.port, key).post(asked).status == status
 
 
 def test_a_repeated_idempotency_key_makes_no_search(

@@ -26,7 +26,7 @@ from tests.hostile.grammar import Grammar, Recipe
 TIMES, GROWTH_MAX = 4, 6.0
 SIZE_BYTES_MIN = 1024
 LINES_FREE, LINES_PER_BYTE = 2_000, 12  # linear work that is cheap at both sizes says nothing of the growth
-CPU_NS_FREE, CPU_NS_PER_BYTE = 1_000_000, 500
+CPU_NS_FREE, CPU_NS_PER_BYTE = 4_000_000, 500
 LINES_COUNTED_MAX = 3_000_000
 TRACED_CPU_NS_MAX = 20_000_000  # to count the lines of more would take long, and its time is clear
 LOOP_LINES_MAX, LOOP_CPU_NS_MAX = 250_000, 50_000_000  # of what runs on the event loop, on a busy machine

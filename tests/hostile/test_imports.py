@@ -60,7 +60,7 @@ def export_of(*conversations: dict[str, object]) -> bytes:
     return json.dumps({"format": "cadenza-chat", "version": 1, "conversations": conversations}).encode()
 
 
-def chain(count: int, **first: object) -> dict[str, object]:
+def chain(count: int, **first: str) -> dict[str, object]:
     """A conversation in which each message follows the one before."""
     message = {"role": "user", "text": "x"}
     messages = {f"m{number}": {**message, "parent": f"m{number - 1}"} for number in range(count)}
@@ -93,7 +93,7 @@ REFUSED = {
     "itself": (export_of(chain(1, parent="m0")), "in a circle"),
     "text as messages": (export_of({"messages": "x" * 10_000_000}), "has no messages"),
     "too many messages": (export_of(chain(MESSAGES_MAX + 1)), "at most 20,000"),
-    "too many conversations": (export_of(*[{"messages": {}}] * (MESSAGES_MAX + 1)), "at most 20,000"),
+    "too many conversations": (export_of(*[chain(1)] * (MESSAGES_MAX + 1)), "at most 20,000"),
 }
 
 

@@ -43,7 +43,7 @@ def with_concatenation(data: bytes) -> None:
 
 
 def with_in(data: bytes) -> None:
-    seen = list[bytes]()
+    seen = list[int]()
     for at in range(0, len(data), 2):
         if at not in seen:
             seen.append(at)
@@ -61,10 +61,10 @@ def with_steps(data: bytes) -> None:
 
 KIB = 1024
 PLANTED = {
-    "regular expression": (Target(with_regex, LETTERS, 8 * KIB), "times the time"),
+    "regular expression": (Target(with_regex, LETTERS, 16 * KIB), "times the time"),
     "loop": (Target(with_loop, LETTERS, 2 * KIB), "times the lines"),
-    "concatenation": (Target(with_concatenation, LETTERS, 64 * KIB), "times the time"),
-    "in": (Target(with_in, LETTERS, 8 * KIB), "times the time"),
+    "concatenation": (Target(with_concatenation, LETTERS, 128 * KIB), "times the time"),
+    "in": (Target(with_in, LETTERS, 16 * KIB), "times the time"),
     "steps without a bound": (Target(with_steps, LETTERS, 256 * KIB, is_on_loop=True), "lines on the event loop"),
 }
 

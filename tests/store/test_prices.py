@@ -87,12 +87,14 @@ async def test_one_change_for_a_date(store: Store) -> None:
 
 
 async def test_a_cancelled_change_never_counts(store: Store) -> None:
-    """It is gone before and after its date; the audit log keeps both events, and the date is free again."""
-    await announce(store)
+    """It is gone before and after its date, a later one stays, the audit log has all, and the date is free again."""
+    later_at = ORDER.from_at + DAY_MS
+    for from_at in (ORDER.from_at, later_at):
+        await announce(store, msgspec.structs.replace(ORDER, from_at=from_at))
     cancelled = await cancel_change(store, "forte", ORDER.from_at, COMMAND_LINE, NOW_MS)
     assert cancelled == PriceChange(ORDER.from_at, NEW)
-    assert await forte(store, ORDER.from_at + 1) == PriceSchedule(CONFIGURED["forte"])
-    assert [event.event for event in await list_newest(store)] == ["class.price"] * 2
+    assert await forte(store, later_at - 1) == PriceSchedule(CONFIGURED["forte"], (PriceChange(later_at, NEW),))
+    assert [event.event for event in await list_newest(store)] == ["class.price"] * 3
     await announce(store)
 
 

@@ -10,7 +10,7 @@ from cadenza.core.records import Usage
 from cadenza.ledger.committer import BATCH_MAX
 from cadenza.ledger.rules import Ended, Held, Insufficient, Repeated
 from cadenza.ledger.timing import LedgerTiming
-from cadenza.store.schema import entries, processes, reserves
+from cadenza.store.schema import entries, marks, processes, reserves
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables.accounts import get
@@ -214,7 +214,7 @@ async def test_an_unpaid_remainder_is_counted(store: Store) -> None:
 
 
 async def test_deliveries_are_marked_while_the_request_runs(store: Store) -> None:
-    """The writer marks a tracked request by itself, and deletes the mark with its charge."""
+    """The writer marks a tracked request by itself, of no more prompt than is held, and deletes it with its charge."""
     await fund(store, DOLLAR_NANO)
     progress = Progress(7)
 
@@ -222,9 +222,10 @@ async def test_deliveries_are_marked_while_the_request_runs(store: Store) -> Non
         return await mark_of(store) == progress.delivered_tokens
 
     async with writing(store, timing=MARKS_AT_ONCE) as (writer, _):
-        await writer.hold(make_hold())
+        await writer.hold(make_hold(prompt_tokens=90))
         writer.track("r1", progress)
         assert await comes_true(is_marked)
+        assert [row.prompt_tokens for row in await rows_of(store, marks)] == [90]
         progress.delivered_tokens = 9
         assert await comes_true(is_marked)
         await writer.end(make_outcome(usage=Usage(100, 9)))

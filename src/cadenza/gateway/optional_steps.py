@@ -40,7 +40,8 @@ async def ground(
 ) -> Grounding:
     """Gather the reference material that the request wants, charge what it costs, and add it to the prompt's size."""
     grounder, principal = gateway.grounder, request.principal
-    affordable = await find_affordable(grounder.store, request, served.prices, prompt)
+    output_tokens = chat.max_tokens or OUTPUT_TOKENS_MIN
+    affordable = await find_affordable(grounder.store, request, served.prices, prompt, output_tokens)
     secret = charge_secret(request.exchange.request.headers)
     charges = Charges(gateway.ledger, principal, request.record.request_id, secret)
     terms = grounder.search_terms()
@@ -55,18 +56,20 @@ async def ground(
     return grounding
 
 
-async def find_affordable(store: Store, request: ApiRequest, prices: PriceSchedule, prompt: PromptSize) -> Affordable:
+async def find_affordable(
+    store: Store, request: ApiRequest, prices: PriceSchedule, prompt: PromptSize, output_tokens: int
+) -> Affordable:
     """What reference material can be paid with. No work is done for a request that repeats another: 409.
 
-    Account and cap must be able to pay for an answer without it: 402.
+    Account and cap must be able to pay for an answer of so many tokens, or a short one, without it: 402.
     """
     principal, headers = request.principal, request.exchange.request.headers
     now_ms, free_nano = clock.now_ms(), principal.balance_nano
     price = prices.at(now_ms)
     await check_not_repeated(store, principal.account_id, headers, now_ms)
-    await check_least_credit(free_nano, price, prompt, OUTPUT_TOKENS_MIN)
+    await check_least_credit(free_nano, price, prompt, output_tokens)
     if principal.is_capped and (cap := await find_cap(store, principal.key_id, now_ms)):
-        await check_least_credit(cap.left_nano, price, prompt, OUTPUT_TOKENS_MIN, cap)
+        await check_least_credit(cap.left_nano, price, prompt, output_tokens, cap)
         free_nano = min(free_nano, cap.left_nano)
     return Affordable(free_nano, price)
 

@@ -35,7 +35,7 @@ Origin = Literal[
     "expiry",
 ]
 GRANTS = frozenset({"payment", "opening", "voucher", "grant"})
-PAID_FIRST = frozenset({"return", "dispute", "debt"})  # they take back paid credit before granted credit
+PAID_FIRST = frozenset({"return", "dispute"})  # they take back paid credit before granted credit
 
 
 class CreditMove(msgspec.Struct, frozen=True):

@@ -12,6 +12,7 @@ from sqlalchemy import select, text
 
 from cadenza.cli.doctor.installation import check_clock
 from cadenza.parts.postgres.connection import PostgresBounds
+from cadenza.parts.postgres.connection import _first as first_of
 from cadenza.parts.postgres.store import PostgresStore
 from cadenza.store.address import open_store
 from cadenza.store.migrate import migrate
@@ -245,6 +246,26 @@ async def test_a_server_that_becomes_read_only_is_left(store: PostgresStore, url
     with contextlib.suppress(StoreUnavailable):  # on the connection of the read, which Postgres still holds to be so
         await store.transact(rename)
     assert await store.transact(rename) == 1
+
+
+class Opened:
+    """A connection."""
+
+    is_open = True
+
+    def terminate(self) -> None:
+        self.is_open = False
+
+
+async def test_of_hosts_that_answer_at_the_same_moment_one_keeps_a_session() -> None:
+    """One connection is used, and any other that was opened is closed."""
+    loop, connections = asyncio.get_running_loop(), [Opened() for _ in range(3)]
+    tries = [loop.create_future() for _ in connections]
+    for trial, connection in zip(tries, connections, strict=True):
+        trial.set_result(connection)
+    chosen = await first_of(tries)
+    await asyncio.sleep(0)  # the others are closed by callbacks
+    assert [one for one in connections if one.is_open] == [chosen]
 
 
 async def test_the_host_that_takes_writes_is_used(postgres: Postgres) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import re
 from collections.abc import AsyncIterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,26 @@ async def test_a_message_that_is_not_ours_is_ignored(tmp_path: Path) -> None:
         Slots(4, lender=state.lender)
         for message in (b"", b"\xff\xfe", b"short", b"\xff short \x00"):
             state.lender.on_message(message)
+
+
+async def test_a_valkey_that_ends_each_connection_is_asked_less_and_less(tmp_path: Path) -> None:
+    """Each pause is twice the one before: only a connection that lasted begins anew with the shortest."""
+    loop, began_s, has_retried = asyncio.get_running_loop(), list[float](), asyncio.Event()
+
+    def end(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        began_s.append(loop.time())
+        writer.close()
+        if len(began_s) == 5:
+            has_retried.set()
+
+    server = await asyncio.start_unix_server(end, tmp_path / "ending.sock")
+    state = ValkeyState(f"unix://{tmp_path / 'ending.sock'}", 1, Observer(make_log()), ValkeyTiming(retry_s=0.02))
+    await state.start()
+    await asyncio.wait_for(has_retried.wait(), WAIT_S)
+    await state.stop()
+    server.close()
+    pauses_s = [after_s - before_s for before_s, after_s in pairwise(began_s)]
+    assert all(pause_s > 0.019 * 2**number for number, pause_s in enumerate(pauses_s))
 
 
 def test_a_command_for_a_connection_that_ends_is_answered(tmp_path: Path) -> None:

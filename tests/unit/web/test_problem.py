@@ -3,8 +3,14 @@
 from types import SimpleNamespace
 
 import pytest
+from starlette.exceptions import HTTPException
 
-from cadenza.web.errors import Missing, NotAllowed, PageError, TooMany
+from cadenza.control.money.idempotency import Unconfirmed
+from cadenza.control.sign_in.credentials import DeadLink
+from cadenza.control.sign_in.throttle import Throttled
+from cadenza.core.errors import ControlError, Unknown
+from cadenza.store.store import ReportsBusy, StoreUnavailable, StoreUncertain
+from cadenza.web.errors import Missing, NotAllowed, PageError, TooMany, to_page_error
 from cadenza.web.render import Assets, Renderer
 
 
@@ -28,6 +34,27 @@ def test_too_many_requests_are_told_when_to_try_again() -> None:
     assert "You can try again in 3 s." in render(TooMany("Slowly.", 3.2))
     assert "You can try again in 1 s." in render(TooMany("Slowly.", 0.05))
     assert "try again in" not in render(Missing())
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "wait_s"),
+    [
+        (StoreUncertain("The connection was lost."), 503, None),
+        (Unconfirmed("reference"), 503, None),
+        (StoreUnavailable("The store is away."), 429, "2"),
+        (ReportsBusy(), 429, "5"),
+        (Throttled("Slowly.", 0.05), 429, "1"),
+        (Unknown("key"), 404, None),
+        (DeadLink(), 404, None),
+        (HTTPException(404), 404, None),
+        (HTTPException(405), 405, None),
+        (ControlError("Wrong."), 400, None),
+    ],
+)
+def test_each_error_has_its_status(error: Exception, status: int, wait_s: str | None) -> None:
+    """Only what changed nothing says when to try again: a change that may have been made is a 503."""
+    problem = to_page_error(error)
+    assert (problem.status, problem.headers.get("retry-after")) == (status, wait_s)
 
 
 def test_a_message_is_escaped() -> None:
