@@ -1,6 +1,7 @@
 """Payments by bank transfer on both databases: each is recorded once, is paid credit, and can be refunded in parts."""
 
 import asyncio
+import time
 
 import pytest
 
@@ -189,6 +190,11 @@ async def test_a_refund_needs_a_transfer(store: Store) -> None:
     assert found
     assert await find_transfer(store, found.id) == await find_transfer(store, "inv-17") == found
     assert await find_transfer(store, "") is None
+    began_s = time.thread_time()
+    assert (
+        await find_transfer(store, "\u0316\u0315\u0345" * 5_000) is None
+    )  # to bring so many marks in order takes 1.5 s
+    assert time.thread_time() - began_s < 0.2
     with pytest.raises(ControlError, match="No bank transfer has the reference 'INV-71'"):
         await refund_transfer(store, TransferRefund("INV-71", None, "why"), COMMAND_LINE, NOW_MS)
 

@@ -97,6 +97,8 @@ def _recorded_before(tx: Transaction, payment_id: str) -> ControlError:
 
 async def find_transfer(store: Store, reference: str) -> Payment | None:
     """The transfer with this reference, however it is spelled, or with this id of the payment."""
+    if len(reference) > REFERENCE_CHARS_MAX:  # none is so long, and to compare it could take very long
+        return None
     use = await credit.find_reference(store, digest_of(PROVIDER, reference)) or await credit.find_reference(
         store, former_digest(PROVIDER, reference)
     )
