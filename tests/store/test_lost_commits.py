@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -198,7 +198,7 @@ def test_a_start_beside_another_says_nothing_wrong(died: Path, tmp_path: Path, m
         with closing(connect(database)) as connection:
             connection.execute("SELECT COUNT(*) FROM entries").fetchone()
         (database.with_name("used.db-owners") / "proc_dead").unlink()
-        return connect(*args, **kwargs)
+        return cast("sqlite3.Connection", connect(*args, **kwargs))
 
     monkeypatch.setattr(sqlite3, "connect", after_the_other)
     assert find_lost_commits(database) is None

@@ -10,6 +10,7 @@ import pytest
 
 from cadenza.control.email.outbox import Email
 from cadenza.control.email.smtp import SmtpServer, send_email
+from cadenza.grounding.search.pages.addresses import Network
 from cadenza.grounding.search.records import FetchFailed
 from cadenza.http.connecting import Address, connect_to_first, in_turn
 from cadenza.parts.valkey.connection import ValkeyAddress, ValkeyConnection
@@ -133,7 +134,7 @@ async def test_each_family_of_a_pages_host_is_tried() -> None:
     if not has_ipv6_loopback():
         pytest.skip("this machine has no IPv6 loopback")
     names = Names({HOST: [["127.0.0.3", "127.0.0.4", "127.0.0.5", "::1"]]})
-    loopback = [IPv4Network("127.0.0.0/8"), IPv6Network("::1/128")]
+    loopback: list[Network] = [IPv4Network("127.0.0.0/8"), IPv6Network("::1/128")]
     async with Peer(responding(HI), host="::1") as peer, fetching(names, allow_networks=loopback) as fetcher:
         with contextlib.suppress(FetchFailed):
             await fetcher.fetch(f"http://{HOST}:{peer.port}/")
