@@ -7,9 +7,12 @@ import shutil
 import signal
 import sqlite3
 import struct
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -167,3 +170,38 @@ def test_a_start_says_what_was_lost(tmp_path: Path) -> None:
     assert line["level"] == "error"
     assert line["reason"].startswith("The write-ahead log is missing or empty. Missing entries")
     assert "at least" in line["reason"]
+
+
+HOLD_CHECKPOINT = """
+import fcntl, sqlite3, sys
+connection = sqlite3.connect(sys.argv[1])
+connection.execute("SELECT COUNT(*) FROM entries").fetchone()
+index = open(sys.argv[1] + "-shm", "r+b")
+fcntl.lockf(index, fcntl.LOCK_EX, 1, 121)  # as SQLite locks it for a checkpoint
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_start_beside_another_says_nothing_wrong(died: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the other one copies the log, after it has removed the log, and as it removes what was left behind."""
+    database = copied(died, tmp_path)
+    other = [sys.executable, "-c", HOLD_CHECKPOINT, str(database)]
+    with subprocess.Popen(other, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout
+        assert holder.stdout.readline() == b"held\n"
+        assert find_lost_commits(database) is None
+    database = copied(died, tmp_path / "next")
+    connect = sqlite3.connect
+
+    def after_the_other(*args: Any, **kwargs: Any) -> sqlite3.Connection:
+        with closing(connect(database)) as connection:
+            connection.execute("SELECT COUNT(*) FROM entries").fetchone()
+        (database.with_name("used.db-owners") / "proc_dead").unlink()
+        return connect(*args, **kwargs)
+
+    monkeypatch.setattr(sqlite3, "connect", after_the_other)
+    assert find_lost_commits(database) is None
+    monkeypatch.undo()
+    monkeypatch.setattr(ProcessLocks, "names", lambda _: ["removed"])
+    assert ProcessLocks(database).noted() == 0

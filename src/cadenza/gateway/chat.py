@@ -67,7 +67,9 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
         if not grounder.settings.attachments:  # files go to the model, and are paid for
             media = with_files(media, chat.files)
     plan, grounding, size_bytes = served.plan, NO_GROUNDING, request.chat_bytes or exchange.body.size_bytes
-    texts = chat.counted_texts if size_bytes <= QUICK_BYTES else gateway.large_bodies.texts_of(chat, key_id)
+    texts = (
+        chat.counted_texts if size_bytes <= QUICK_BYTES else gateway.large_bodies.texts_of(chat, key_id, record.measure)
+    )
     prompt = PromptSize(gateway.dispatcher.tokenizer, served.character, texts, size_bytes, media, plan.fields_bytes)
     if chat.extra:
         chat = with_passed_fields(chat, plan, prompt, principal.account_id)  # 400

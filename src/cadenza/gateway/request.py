@@ -52,7 +52,7 @@ class RequestRecord(RouteRecord):
     _held_s: float | None = None
     _answered_s: float | None = None
     upstream_headers: Callable[[], bytes] | None = None  # further headers for an upstream, if there are any
-    read_cpu_s = 0.0  # what the event loop took for a body that is not small
+    read_cpu_s = 0.0  # what the event loop took to read and to count a body that is not small
     _steps: tuple[RequestStep, ...] = ()
     _cause = ""
 

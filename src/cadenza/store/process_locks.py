@@ -5,6 +5,7 @@ A process notes in its file the number of the newest entry, so that a start find
 
 import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -62,7 +63,10 @@ class ProcessLocks:
 
     def noted(self) -> int:
         """The highest number in the files, also in those that were left behind."""
-        texts = [(self._folder / name).read_text(errors="replace") for name in self.names()]
+        texts = list[str]()
+        for name in self.names():
+            with suppress(FileNotFoundError):  # another process has removed it meanwhile
+                texts.append((self._folder / name).read_text(errors="replace"))
         return max((int(text) for text in texts if text.isdecimal()), default=0)
 
     def names(self) -> list[str]:

@@ -1,5 +1,8 @@
 """The CPU time that refused bodies take is counted for their account, over all of its keys."""
 
+import random
+import time
+
 import pytest
 
 from cadenza.core.errors import RateLimited
@@ -55,3 +58,31 @@ async def test_all_keys_of_an_account_have_one_budget(funded: FundedStore) -> No
         assert await status(b"{}" + b" " * 8192) == 400
         assert [await status(served, key=other), await status(served)] == [429] * 2
         assert funded.observer.sample("cadenza_refused_total", reason="unpaid") == 2
+
+
+class Charged(UnpaidWork):
+    """Keeps the CPU time of the last charge."""
+
+    last_s = 0.0
+
+    def charge(self, account_id: str, cpu_s: float) -> None:
+        self.last_s = cpu_s
+        super().charge(account_id, cpu_s)
+
+
+@pytest.mark.parametrize(("path", "expected"), [("/v1/chat/completions", 400), ("/v1/messages/count_tokens", 200)])
+async def test_what_a_long_prompt_took_to_count_is_charged(funded: FundedStore, path: str, expected: int) -> None:
+    """Whether it was counted to be refused, or because somebody asked for the count."""
+    text = "".join(random.Random(1).choices("0123456789-=(){} ", k=100_000))
+    async with running_api(funded, ScriptedUpstream()) as api:
+        tokenizer = api.gateway.dispatcher.tokenizer
+        tokenizer.load()
+        charged = api.gateway.unpaid = Charged(funded.observer.metrics)
+        client = Client()
+        body = b'{"max_tokens":9,"messages":[{"role":"user","content":"%b"}]}' % text.encode()
+        client.open([(b"authorization", b"Bearer " + funded.secret.encode())], path=path, body=body)
+        await client.serve(api.gateway)
+        assert client.status == expected
+        began_s = time.thread_time()
+        tokenizer.count(text)
+        assert charged.last_s > (time.thread_time() - began_s) / 2

@@ -4,12 +4,13 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
-from ipaddress import IPv4Network
+from ipaddress import IPv4Network, IPv6Network
 
 import pytest
 
 from cadenza.control.email.outbox import Email
 from cadenza.control.email.smtp import SmtpServer, send_email
+from cadenza.grounding.search.records import FetchFailed
 from cadenza.http.connecting import Address, connect_to_first, in_turn
 from cadenza.parts.valkey.connection import ValkeyAddress, ValkeyConnection
 from tests.unit.grounding.fetch_site import HOST, Names, fetching
@@ -125,3 +126,15 @@ def test_families_take_turns() -> None:
     """The order of a family stays, and the first one begins."""
     given = [place("::1", 1, V6), place("::2", 1, V6), place("::3", 1, V6), place("127.0.0.1", 1)]
     assert [address[4][0] for address in in_turn(given)] == ["::1", "127.0.0.1", "::2", "::3"]
+
+
+async def test_each_family_of_a_pages_host_is_tried() -> None:
+    """However many addresses of the first family there are: of a web page's host only some are tried."""
+    if not has_ipv6_loopback():
+        pytest.skip("this machine has no IPv6 loopback")
+    names = Names({HOST: [["127.0.0.3", "127.0.0.4", "127.0.0.5", "::1"]]})
+    loopback = [IPv4Network("127.0.0.0/8"), IPv6Network("::1/128")]
+    async with Peer(responding(HI), host="::1") as peer, fetching(names, allow_networks=loopback) as fetcher:
+        with contextlib.suppress(FetchFailed):
+            await fetcher.fetch(f"http://{HOST}:{peer.port}/")
+        assert peer.visits

@@ -16,7 +16,7 @@ from cadenza.children.turns import OverBudget, QueueFull, TurnLimits
 from cadenza.core.chat import ChatRequest, FilePart, LargeTexts
 from cadenza.core.errors import InvalidRequest, RateLimited
 from cadenza.core.tokens import Tokenizer
-from cadenza.gateway.large.counted import CountedMessages
+from cadenza.gateway.large.counted import CountedMessages, Measure
 from cadenza.gateway.large.messages import REPLIES, Counted, InvalidBody, Parsed, Reply, Span, Task
 from cadenza.gateway.protocols.translation import Translated
 from cadenza.observe import Observer
@@ -64,9 +64,9 @@ class LargeBodies:
         texts = LargeTexts(reply.text_chars, partial(self.count, account_id, body))
         return _chat_request(reply, body, texts)
 
-    def texts_of(self, chat: ChatRequest, key_id: str) -> LargeTexts:
+    def texts_of(self, chat: ChatRequest, key_id: str, measure: Measure) -> LargeTexts:
         """The texts of a long request. Those of a body that a child has parsed are counted by a child too."""
-        return chat.texts if type(chat.texts) is LargeTexts else self._counted.texts_of(chat, key_id)
+        return chat.texts if type(chat.texts) is LargeTexts else self._counted.texts_of(chat, key_id, measure)
 
     async def count(self, account_id: str, body: Buffer, character: str, *, is_urgent: bool = False) -> int:
         """The tokens of the character and the texts of a valid body. An urgent count waits without a limit."""

@@ -10,6 +10,7 @@ import hashlib
 import secrets
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import msgspec
 
@@ -21,6 +22,8 @@ from cadenza.core.tokens import MESSAGE_OVERHEAD_TOKENS, PART_CHARS, Tokenizer
 COUNTS_MAX = 64 * 1024  # of messages: they take 12 MB
 DIGEST_BYTES = 16
 
+Measure = Callable[..., Any]  # calls a function with arguments, and notes the CPU time: `RequestRecord.measure`
+
 
 class CountedMessages:
     """The tokens of the messages that were counted last."""
@@ -30,43 +33,49 @@ class CountedMessages:
         self._secret = secrets.token_bytes(hashlib.blake2b.MAX_KEY_SIZE)
         self._counts: BoundedCache[bytes, int] = BoundedCache(COUNTS_MAX)
 
-    def texts_of(self, chat: ChatRequest, key_id: str) -> LargeTexts:
-        return LargeTexts(chat.least_chars, partial(self._count, chat, key_id))
+    def texts_of(self, chat: ChatRequest, key_id: str, measure: Measure) -> LargeTexts:
+        return LargeTexts(chat.least_chars, partial(self._count, chat, key_id, measure))
 
-    async def _count(self, chat: ChatRequest, key_id: str, character: str, *, is_urgent: bool) -> int:  # noqa: ARG002 it never waits
+    async def _count(self, chat: ChatRequest, key_id: str, measure: Measure, character: str, *, is_urgent: bool) -> int:  # noqa: ARG002 it never waits
         if not self._tokenizer.is_loaded:
             await asyncio.to_thread(self._tokenizer.load)
         keyed = hashlib.blake2b(key_id.encode(), digest_size=DIGEST_BYTES, key=self._secret)
-        tokens, passed_bytes = await self._count_texts([character]), 0
+        tokens, passed_bytes = await self._count_texts([character], measure), 0
         for index, raw in enumerate(chat.messages):
             if excluded := chat.excluded.get(index):
-                tokens += await self._count_texts(texts_of_message(raw, excluded))
+                tokens += await self._count_texts(texts_of_message(raw, excluded), measure)
             else:
-                tokens += await self._count_once(keyed.copy(), raw, texts_of_message)
+                tokens += await self._count_once(keyed.copy(), raw, texts_of_message, measure)
             passed_bytes += len(raw)
             if passed_bytes > PART_CHARS:
                 await asyncio.sleep(0)
                 passed_bytes = 0
         for raw in chat.fields.values():
-            tokens += await self._count_once(keyed.copy(), raw, texts_of_field)
+            tokens += await self._count_once(keyed.copy(), raw, texts_of_field, measure)
         return tokens
 
     async def _count_once(
-        self, digest: "hashlib.blake2b", raw: msgspec.Raw, texts_of: Callable[[msgspec.Raw], list[str]]
+        self,
+        digest: "hashlib.blake2b",
+        raw: msgspec.Raw,
+        texts_of: Callable[[msgspec.Raw], list[str]],
+        measure: Measure,
     ) -> int:
         digest.update(raw)
         key = digest.digest()
         tokens = self._counts.get(key)
         if tokens is None:
-            tokens = await self._count_texts(texts_of(raw))
+            tokens = await self._count_texts(measure(texts_of, raw), measure)
         self._counts.put(key, tokens)
         return tokens
 
-    async def _count_texts(self, texts: list[str]) -> int:
+    async def _count_texts(self, texts: list[str], measure: Measure) -> int:
         tokens = len(texts) * MESSAGE_OVERHEAD_TOKENS
         for text in texts:
-            for number, part_tokens in enumerate(self._tokenizer.count_parts(text)):
+            parts, has_begun = self._tokenizer.count_parts(text), False
+            while (part_tokens := measure(next, parts, None)) is not None:
                 tokens += part_tokens
-                if number:
+                if has_begun:
                     await asyncio.sleep(0)
+                has_begun = True
         return tokens

@@ -68,7 +68,8 @@ async def count_tokens(gateway: Gateway, request: ApiRequest) -> None:
     principal, size_bytes, counting = request.principal, len(translated.chat), gateway.large_bodies.counting
     served = request.snapshot.catalogue.find(chat.model, principal)  # 400
     is_quick = size_bytes <= QUICK_BYTES
-    texts = chat.counted_texts if is_quick else gateway.large_bodies.texts_of(chat, principal.key_id)
+    texts_of, measure = gateway.large_bodies.texts_of, request.record.measure
+    texts = chat.counted_texts if is_quick else texts_of(chat, principal.key_id, measure)
     tokenizer, fields_bytes = gateway.dispatcher.tokenizer, served.plan.fields_bytes
     prompt = PromptSize(tokenizer, served.character, texts, size_bytes, chat.media, fields_bytes)
     can_pay = principal.balance_nano >= request.snapshot.catalogue.least_nano

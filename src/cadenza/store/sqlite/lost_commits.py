@@ -72,21 +72,27 @@ class LostCommits(msgspec.Struct, frozen=True):
 
 
 def find_lost_commits(database: Path) -> LostCommits | None:
-    """Call it before this process opens the store: its files are read beside SQLite. None if no loss is known."""
+    """Call it before this process opens the store: its files are read beside SQLite. None if no loss is known.
+
+    Another process may start at the same moment, and copy the log or begin another: then only the notes tell.
+    """
     locks = ProcessLocks(database)
     if not database.exists() or locks.live():
         return None
     index, log = _read_index(_beside(database, "-shm")), _look(_beside(database, "-wal"))
     if not (index or locks.names()):
         return None
+    noted = locks.noted()  # before the newest entry is read, which may be one of the other process
     try:
         with closing(sqlite3.connect(database, timeout=WAIT_S, isolation_level=None)) as connection:
             newest, newest_at = connection.execute(NEWEST).fetchone()
-            read = max(0, connection.execute(COPY_LOG).fetchone()[1])
-            damage, is_certain = _describe(log, index, read)  # before the connection is closed, which deletes the log
-    except sqlite3.Error:  # whoever uses the store next says so
+            is_busy, read, _ = connection.execute(COPY_LOG).fetchone()
+            # before the connection is closed, which deletes the log
+            damage, is_certain = _describe(log, index, max(0, read))
+            is_certain = is_certain and not is_busy and _look(log.path).head == log.head
+    except (sqlite3.Error, OSError):  # whoever uses the store next says so
         return None
-    missing = locks.noted() - newest
+    missing = noted - newest
     return LostCommits(damage, missing, newest_at) if missing > 0 or is_certain else None
 
 

@@ -28,7 +28,7 @@ from cadenza.grounding.search.pages.addresses import (
 )
 from cadenza.grounding.search.records import FetchFailed
 from cadenza.http.client_connection import Broken, ClientConnection, GuardedConnection
-from cadenza.http.connecting import connect_to_first, make_connection
+from cadenza.http.connecting import connect_to_first, in_turn, make_connection
 
 MIB = 1024 * 1024
 IDENTITY = {b"", b"identity"}
@@ -166,12 +166,11 @@ class PageClient:
     async def _connect(self, target: Target, addresses: Sequence[Address]) -> ClientConnection:
         tls = await self._tls_context() if target.scheme == "https" else None
         places = [
-            (SOCKETS[address.version], socket.SOCK_STREAM, 0, "", (str(address), target.port))
-            for address in addresses[:ADDRESSES_TRIED]
+            (SOCKETS[address.version], socket.SOCK_STREAM, 0, "", (str(address), target.port)) for address in addresses
         ]
         try:
             async with asyncio.timeout(self._limits.connect_s):
-                connected = await connect_to_first(places)  # they are addresses: nothing is resolved here
+                connected = await connect_to_first(in_turn(places)[:ADDRESSES_TRIED])  # nothing is resolved here
                 return await make_connection(GuardedConnection, connected, tls, target.host)
         except ssl.SSLError:
             raise FetchFailed("tls") from None
