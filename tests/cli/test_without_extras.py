@@ -58,7 +58,7 @@ NEEDED = {
     "serve --config traced.toml": "otlp",
     "class suite check": "evaluation",
     "class suite check plain.jsonl": "",
-    "retention audit": "evaluation",
+    "retention audit": "retention",
     "class evaluate forte --candidate acme/larger --suite plain.jsonl": "evaluation",
 }
 CONFIGS = {
