@@ -9,12 +9,15 @@ container. Then they are not made, and the screen names the commands that make t
 
 import os
 import secrets
+import shutil
 import signal
 import socket
 import sys
 from collections.abc import Mapping
 from functools import partial
 from importlib.metadata import version
+from pathlib import Path
+from shlex import quote
 from urllib.parse import urlsplit
 
 import click
@@ -25,6 +28,7 @@ from cadenza.app import WORKERS_FOLDER, App, log_replaced
 from cadenza.cli.model import DOWNLOAD_MB, install_model
 from cadenza.config import ConfigError, Settings
 from cadenza.config.classes import resolve_classes
+from cadenza.config.load import CONFIG_NAME
 from cadenza.config.settings import GroundingSettings
 from cadenza.control.account.accounts import create_account, find_accounts
 from cadenza.control.class_versions import ServingProcess
@@ -32,6 +36,7 @@ from cadenza.control.keys import KeyOrder, create_key
 from cadenza.control.sign_in.links import make_operator_link
 from cadenza.control.store.prepare import prepare_store
 from cadenza.core.classes import ClassState
+from cadenza.core.extras import is_installed
 from cadenza.core.money import NANO_PER_DOLLAR, format_dollars
 from cadenza.core.records import DEFAULT_CLASS
 from cadenza.observe import Log, catch_strays, make_log
@@ -139,7 +144,7 @@ async def _prepare(settings: Settings, log: Log, *, at_terminal: bool) -> Prepar
         if has_new_demo:
             demo = await _make_demo(store, with_key=at_terminal)
         classes = await resolve_classes(store, settings, ServingProcess(replaced=partial(log_replaced, log)))
-        if at_terminal and not found.has_others:
+        if at_terminal and not found.has_others and is_installed("pages"):
             path = await make_operator_link(store, now_ms())
         return Prepared(found, has_new_demo, demo, path, classes)
     finally:
@@ -158,32 +163,35 @@ async def _make_demo(store: Store, *, with_key: bool) -> tuple[str, str] | None:
 
 def _print_screen(settings: Settings, base_url: str, found: Prepared) -> None:
     pages, key = settings.platform.base_url or base_url.removesuffix("/v1"), "$CADENZA_API_KEY"
-    accounts = found.accounts
+    accounts, has_pages = found.accounts, is_installed("pages")
     lines = [
         ("Pages", f"{pages}/" + (f"   (sign in as {DEMO_EMAIL})" if found.has_new_demo else "")),
         ("API", base_url),
         *_model_lines(settings, found.classes),
         ("Grounding", describe_grounding(settings.grounding)),
     ]
+    command = partial(command_to_paste, settings.source)
     credit = f"{DEMO_EMAIL}, with {format_dollars(DEMO_CREDIT_NANO)} dollars of credit"
     if found.demo:
         password, key = found.demo
         lines += [("Account", f"{credit}; password {password}"), ("Key", f"{key}   (shown only this once)")]
     elif found.has_new_demo:
-        lines.append(("Account", f"{credit}; to set its password: {_command()} account password {DEMO_EMAIL}"))
-        lines.append(("Key", f"none yet; to create one: {_command()} key create --account {DEMO_EMAIL}"))
+        lines.append(("Account", f"{credit}; to set its password: {command(f'account password {DEMO_EMAIL}')}"))
+        lines.append(("Key", f"none yet; to create one: {command(f'key create --account {DEMO_EMAIL}')}"))
     elif accounts.has_any:
-        lines.append(("Key", f"to create a new one: {_command()} key create --account EMAIL"))
-        lines.append(("Accounts", f"{_command()} account list"))
+        lines.append(("Key", f"to create a new one: {command('key create --account EMAIL')}"))
+        lines.append(("Accounts", command("account list")))
     else:
-        lines.append(("Account", f"none yet; to create one: {_command()} account create EMAIL --credit 5.00"))
-    if found.operator_path:
+        lines.append(("Account", f"none yet; to create one: {command('account create EMAIL --credit 5.00')}"))
+    if not has_pages:
+        lines[0] = ("Pages", "not installed; to install them: pip install 'cadenza[pages]'")
+    elif found.operator_path:
         lines.append(("Operator", f"{pages}{found.operator_path}   (makes the operator's account, once, for 24 hours)"))
     elif not accounts.has_operator and accounts.has_others:
-        lines.append(("Operator", f"none yet; to make an account one: {_command()} account operator EMAIL"))
+        lines.append(("Operator", f"none yet; to make an account one: {command('account operator EMAIL')}"))
     elif not accounts.has_operator:
-        command = f"{_command()} account link operator"
-        lines.append(("Operator", f"none yet; to print a link that makes one, once: {command}"))
+        link = command("account link operator")
+        lines.append(("Operator", f"none yet; to print a link that makes one, once: {link}"))
     click.echo("\nCadenza is running. Press Ctrl-C to stop it.\n")
     for name, text in lines:
         click.echo(f"  {name:<9} {text}")
@@ -202,7 +210,7 @@ def _model_lines(settings: Settings, classes: Mapping[str, ClassState]) -> list[
         where = "on this machine" if settings.providers[route.provider].kind == "embedded" else f"at {route.provider}"
         served.setdefault(f"{route.model} {where}", []).append(class_id)
     lines = [("Model", f"{model} answers for {', '.join(classes)}") for model, classes in served.items()]
-    hint = ("", f"It is small and often wrong. To use a better model: {_command()} init")
+    hint = ("", f"It is small and often wrong. To use a better model: {command_to_paste(None, 'init')}")
     return lines if settings.source else [*lines, hint]
 
 
@@ -225,6 +233,9 @@ def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _command() -> str:
-    """The program as it was called, so that the commands on the screen can be pasted."""
-    return sys.argv[0] if "/" in sys.argv[0] and not sys.argv[0].startswith("/") else "cadenza"
+def command_to_paste(config: Path | None, words: str) -> str:
+    """A command for the folder of the start: the program as it was called, and the config if it is not found there."""
+    called = sys.argv[0]
+    program = called if "/" in called and called != shutil.which("cadenza") else "cadenza"
+    is_found = config in {None, Path.cwd() / CONFIG_NAME}
+    return f"{program} {words}" if is_found else f"{program} {words} --config {quote(str(config))}"
