@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.cli.start import command_to_paste, describe_grounding, without_credentials
+from cadenza.cli.start import describe_grounding, without_credentials
 from cadenza.config import load_settings
+from cadenza.terminal.configured import command_to_paste
 from tests.cli.curl import curl
 from tests.cli.program import PROGRAM, Server, model_process, run, run_here, serving, wait_until
 from tests.processes import is_alive

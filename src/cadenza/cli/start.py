@@ -9,15 +9,12 @@ container. Then they are not made, and the screen names the commands that make t
 
 import os
 import secrets
-import shutil
 import signal
 import socket
 import sys
 from collections.abc import Mapping
 from functools import partial
 from importlib.metadata import version
-from pathlib import Path
-from shlex import quote
 from urllib.parse import urlsplit
 
 import click
@@ -28,7 +25,6 @@ from cadenza.app import WORKERS_FOLDER, App, log_replaced
 from cadenza.cli.model import DOWNLOAD_MB, install_model
 from cadenza.config import ConfigError, Settings
 from cadenza.config.classes import resolve_classes
-from cadenza.config.load import CONFIG_NAME
 from cadenza.config.settings import GroundingSettings
 from cadenza.control.account.accounts import create_account, find_accounts
 from cadenza.control.class_versions import ServingProcess
@@ -48,7 +44,7 @@ from cadenza.store.address import open_store
 from cadenza.store.sqlite.lost_commits import find_lost_commits
 from cadenza.store.store import Store
 from cadenza.store.tables.accounts import AccountsFound
-from cadenza.terminal.configured import load_config, say_backup
+from cadenza.terminal.configured import command_to_paste, load_config, say_backup
 from cadenza.terminal.console import now_ms, say
 
 DEMO_EMAIL = "demo@localhost"
@@ -231,11 +227,3 @@ def _base_url(listener: socket.socket) -> str:
 
 def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
-
-
-def command_to_paste(config: Path | None, words: str) -> str:
-    """A command for the folder of the start: the program as it was called, and the config if it is not found there."""
-    called = sys.argv[0]
-    program = called if "/" in called and called != shutil.which("cadenza") else "cadenza"
-    is_found = config in {None, Path.cwd() / CONFIG_NAME}
-    return f"{program} {words}" if is_found else f"{program} {words} --config {quote(str(config))}"
