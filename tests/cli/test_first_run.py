@@ -7,6 +7,7 @@ import signal
 import socket
 import sqlite3
 import stat
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from importlib.metadata import version
@@ -16,8 +17,9 @@ import pytest
 
 from cadenza.cli.start import describe_grounding, without_credentials
 from cadenza.config import load_settings
+from cadenza.terminal.configured import command_to_paste
 from tests.cli.curl import curl
-from tests.cli.program import Server, model_process, run, run_here, serving, wait_until
+from tests.cli.program import PROGRAM, Server, model_process, run, run_here, serving, wait_until
 from tests.processes import is_alive
 from tests.raw_client import RawClient
 from tests.visitor import Visitor
@@ -137,7 +139,7 @@ def check_stop(server: Server, number: signal.Signals) -> None:
 def test_secrets_are_shown_at_a_terminal_only(tmp_path: Path) -> None:
     """A journal gets no password, key or link, but the commands that print them; a second start has the link alone."""
     with serving(tmp_path) as server:
-        first = server.output
+        first = server.output.replace(str(PROGRAM), "cadenza")  # which PATH may lack
         made = run_here(tmp_path, "account", "link", "operator")
     for secret in ("sk-cdz-", "/join/"):
         assert secret not in first
@@ -155,10 +157,29 @@ def test_secrets_are_shown_at_a_terminal_only(tmp_path: Path) -> None:
     assert "There is an operator already" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("called", "config", "shown"),
+    [
+        (".venv/bin/cadenza", None, ".venv/bin/cadenza key list"),
+        ("/opt/cadenza/bin/cadenza", "cadenza.toml", "/opt/cadenza/bin/cadenza key list"),
+        (str(PROGRAM), "cadenza.toml", "cadenza key list"),
+        (str(PROGRAM), "my own.toml", "cadenza key list --config '{folder}/my own.toml'"),
+    ],
+)
+def test_commands_on_the_screen_can_be_pasted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, called: str, config: str | None, shown: str
+) -> None:
+    """They name the program as it was called, unless PATH leads to it, and a config that is not found by itself."""
+    monkeypatch.setattr(sys, "argv", [called, "serve"])
+    monkeypatch.setenv("PATH", str(PROGRAM.parent))
+    monkeypatch.chdir(tmp_path)
+    assert command_to_paste(tmp_path / config if config else None, "key list") == shown.format(folder=tmp_path)
+
+
 def test_second_start_shows_no_key(furnished: Path) -> None:
     """With accounts, a start shows no key and no password, but how to make a key and an operator; SIGINT stops it."""
     with serving(furnished) as server:
-        shown = server.output
+        shown = server.output.replace(str(PROGRAM), "cadenza")
         check_stop(server, signal.SIGINT)
     assert "sk-cdz-" not in shown
     assert "password" not in shown

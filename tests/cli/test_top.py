@@ -96,7 +96,7 @@ def test_once(service: Service, tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{service.port}"
     done = service.cli("top", "--url", url, "--url", "127.0.0.1:1", "--interval", "0.5")
     assert done.returncode == 0
-    assert "answered 1   processes 1" in done.stdout
+    assert "addresses 1   processes 1" in done.stdout
     assert "! A gateway does not answer. http://127.0.0.1:1: connection refused." in done.stdout
     assert "loopback/loopback-forte         closed" in done.stdout
     found = json.loads(service.cli("top", "--url", f"{url}/v1/", "--interval", "0.5", "--json").stdout)

@@ -58,7 +58,8 @@ NEEDED = {
     "serve --config traced.toml": "otlp",
     "class suite check": "evaluation",
     "class suite check plain.jsonl": "",
-    "retention audit": "evaluation",
+    "retention audit": "retention",
+    "account link operator": "pages",
     "class evaluate forte --candidate acme/larger --suite plain.jsonl": "evaluation",
 }
 CONFIGS = {
@@ -133,7 +134,7 @@ def test_what_needs_an_extra_names_it(folder: Path, bare: dict[str, str]) -> Non
 
 
 def test_a_gateway_serves_without_extras(upstream: LoopbackUpstream, bare: dict[str, str]) -> None:
-    """A service on SQLite answers a chat, and says at the address of its pages that they are not installed."""
+    """A service on SQLite answers a chat; its screen and the address of its pages say that they are not installed."""
     with Deployment(classes_spec(upstream.base_url)) as deployment:
         printed, command = deployment.folder / "printed", [sys.executable, "-S", "-c", SERVE]
         with (
@@ -147,6 +148,8 @@ def test_a_gateway_serves_without_extras(upstream: LoopbackUpstream, bare: dict[
                 serving.wait_until_ready()
                 assert RawClient(serving.port, deployment.key).chat().status == 200
                 assert serving.get("/")[0] == 501
+                assert "Pages     not installed; to install them: pip install 'cadenza[pages]'\n" in printed.read_text()
+                assert "Operator" not in printed.read_text()
             finally:
                 process.terminate()
                 assert process.wait(END_S) == 0

@@ -7,6 +7,7 @@ or without its clocks, and killed: then none of its callbacks runs again, not ev
 
 import asyncio
 import contextvars
+import socket
 from asyncio.events import _get_running_loop as get_running_loop
 from asyncio.events import _set_running_loop as set_running_loop
 from collections import deque
@@ -19,6 +20,7 @@ import msgspec
 
 T = TypeVar("T")
 Callback = Callable[..., object]
+Address = tuple[int, int, int, str, tuple[str, int]]
 copy_context = contextvars.copy_context
 
 TURN_S = 0.00002  # what one turn of an event loop takes
@@ -92,6 +94,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self.is_dead = False
         self.errors: list[dict[str, Any]] = []
         self.hosts: dict[str, Callable[[Any], Awaitable[Any]]] = {}  # how a connection to each is made
+        self._connecting: dict[socket.socket, str] = {}  # to which host
         self._ready: deque[VirtualHandle] = deque()
         self._late: list[VirtualHandle] = []  # timers that became due in a pause
         self._has_turn = False
@@ -163,10 +166,18 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def create_task(self, coro: Generator[Any, None, T], **options: Any) -> "asyncio.Task[T]":  # type: ignore[override]
         return asyncio.Task(coro, loop=self, **options)
 
+    async def getaddrinfo(self, host: str, port: int, **_: object) -> list[Address]:  # type: ignore[override]
+        return [(socket.AF_INET, socket.SOCK_STREAM, 0, host, (host, port))]
+
+    async def sock_connect(self, sock: socket.socket, address: tuple[str, int]) -> None:  # type: ignore[override]
+        """Only the name of the host is noted: `create_connection` goes there."""
+        self._connecting[sock] = address[0]
+
     async def create_connection(  # type: ignore[override]
-        self, protocol_factory: Callable[[], T], host: str, *_: object, **__: object
+        self, protocol_factory: Callable[[], T], *, sock: socket.socket, **_: object
     ) -> tuple[asyncio.Transport, T]:
-        connected: tuple[asyncio.Transport, T] = await self.hosts[host](protocol_factory)
+        sock.close()
+        connected: tuple[asyncio.Transport, T] = await self.hosts[self._connecting.pop(sock)](protocol_factory)
         return connected
 
     def run_in_executor(  # type: ignore[override]

@@ -16,7 +16,7 @@ from cadenza.store.address import open_store
 from cadenza.store.migrate import migrate, schema_state
 from cadenza.store.schema import accounts
 from cadenza.store.sqlite.store import SqliteStore
-from cadenza.store.statements import Statement
+from cadenza.store.statements import SelectByIds, Statement
 from cadenza.store.store import Store, StoreRefused, StoreUnavailable, Transaction
 from tests.postgres import Postgres
 from tests.store.aside import COUNT_OTHERS, DROP_OTHERS, WAIT_S, aside
@@ -26,6 +26,7 @@ SECRET = "a-value-that-must-not-show"
 NEW_ACCOUNT = {"id": "acct_b", "email": "b@example.org", "password_hash": "hash", "created_at": NOW_MS}
 ADD = Statement(insert(accounts), *NEW_ACCOUNT)
 COUNT = Statement(select(func.count()).select_from(accounts))
+OF_IDS = SelectByIds(select(accounts.c.id), accounts.c.id)
 WRONG = Statement(text("SELECT no_such_column FROM accounts WHERE id = :id"))
 
 
@@ -62,6 +63,17 @@ async def test_a_transaction_reads_its_own_changes(store: Store) -> None:
         return changed, tx.row(COUNT, {}), len(tx.rows(Statement(select(accounts.c.id)), {}))
 
     assert await store.transact(work) == (2, (2,), 2)
+
+
+async def test_rows_are_found_by_any_number_of_ids(store: Store) -> None:
+    """Each row once, however many are asked for with it; an unknown id has none."""
+    ids = [(await add_account(store, f"acct_{number}")).id for number in range(9)]
+
+    def found(asked: list[str]) -> Callable[[Transaction], list[str]]:
+        return lambda tx: sorted(row[0] for row in tx.rows_by_ids(OF_IDS, asked, {}))
+
+    for count in range(1, len(ids) + 1):
+        assert await store.transact(found(["acct_x", *ids[:count]])) == ids[:count]
 
 
 @pytest.mark.parametrize("error", [LookupError("mine"), BrokenPipeError("mine")])

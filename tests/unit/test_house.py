@@ -176,7 +176,7 @@ def test_each_test_runs_in_one_target() -> None:
     ]
     commands = [line for line in (ROOT / ".ci" / "run").read_text().splitlines() if not line.startswith("#")]
     run = re.findall(r"\bmake ([a-z-]+)", "\n".join(commands))
-    assert run == ["setup", "check", "simulate", "test-slow", "test"]
+    assert run == ["setup", "check", "simulate", "test-pythons", "test-slow", "test"]
     names = ((name, node.id) for name, nodes in parsed(TESTS) for node in nodes if isinstance(node, ast.Name))
     assert [name for name, used in names if used in {"collect_ignore", "collect_ignore_glob"}] == []
 

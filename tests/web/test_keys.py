@@ -20,6 +20,7 @@ from tests.web.operators import audit_events_of
 SECRET = re.compile(r'<code class="secret" id="secret">([^<]+)</code>')
 HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(1)>'
 REFERENCE = re.compile(r'name="reference" value="([^"]+)"')
+FIELD = re.compile(r'name="(name|rate|burst|cap)" value="([^"]*)"')
 FULL = {
     "name": "laptop",
     "scopes": ["inference", "usage"],
@@ -183,6 +184,17 @@ def test_name_rate_and_cap_can_be_changed(service: Service, visitor: Visitor, em
     visitor.post(path, {"name": "server", "rate": "3"})
     events = ["key.create", "key.rename", "key.cap", "key.limit", "key.cap"]
     assert [(event, by) for by, event, _ in audit_events_of(service, email)] == [(event, email) for event in events]
+
+
+@pytest.mark.parametrize("rate", ["1000000", "123456.789", "0.0123456789"])
+def test_a_form_that_is_saved_as_it_is_changes_nothing(visitor: Visitor, rate: str) -> None:
+    """It has each limit with all its digits."""
+    create(visitor, rate=rate, burst="1000000", cap="1234567.000000001")
+    key = first_key(visitor)
+    path = f"/keys/{key['id']}"
+    fields = dict(FIELD.findall(visitor.get(path).text))
+    assert visitor.post(path, fields).location == f"{path}?note=key-saved"
+    assert (first_key(visitor), key["requests_per_second"]) == (key, float(rate))
 
 
 def test_a_bad_change_is_explained_and_changes_nothing(visitor: Visitor) -> None:

@@ -24,6 +24,7 @@ from cadenza.control.money.credit import correct_credit, give_credit
 from cadenza.control.money.transfers import Transfer, record_transfer
 from cadenza.control.sign_in.links import make_operator_link, print_link
 from cadenza.control.sign_in.sign_up import invite as make_invitation
+from cadenza.core.extras import require_extra
 from cadenza.core.money import format_dollars, parse_dollars
 from cadenza.core.records import COMMAND_LINE, DEFAULT_CLASS
 from cadenza.store.tables.accounts import Account
@@ -236,6 +237,7 @@ def link(kind: Literal[LinkKind, "operator"], email: str, settings: Settings) ->
     """
     if kind not in ("invite", "operator") and not email:
         raise click.UsageError(f"A link of the kind {kind} needs EMAIL.")
+    require_extra("pages")  # it leads to one
     if kind == "invite" and settings.platform.sign_up == "closed":
         raise ValueError('Sign-up is closed: set sign_up = "invite" in [platform] of the config, and restart.')
     if kind == "operator":

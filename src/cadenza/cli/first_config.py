@@ -27,6 +27,7 @@ from cadenza.core.faults import FaultKind
 from cadenza.core.money import TOKENS_PER_PRICE, format_dollars, parse_price
 from cadenza.core.records import DEFAULT_CLASS, Timeouts
 from cadenza.observe import make_log
+from cadenza.terminal.configured import command_to_paste
 from cadenza.terminal.console import ask, say
 from cadenza.upstreams.base import Ask, Collector, Fault
 from cadenza.upstreams.dialects import dialect_of
@@ -298,8 +299,7 @@ def _write(file: Path, chosen: Chosen) -> None:
     except OSError as error:
         raise ValueError(f"{error.filename or file} cannot be written: {error.strerror}") from None
     beside = f", and the key to {chosen.key_file}, which only you can read" if chosen.key_file else ""
-    option = "" if file == Path("cadenza.toml") else f" --config {file}"
-    say(f"\nWrote {file}{beside}.\nStart the service: cadenza serve{option}")
+    say(f"\nWrote {file}{beside}.\nStart the service: {command_to_paste(file, 'serve')}")
 
 
 def _write_files(file: Path, chosen: Chosen) -> None:

@@ -32,6 +32,7 @@ from cadenza.control.keys import KeyOrder, create_key
 from cadenza.control.sign_in.links import make_operator_link
 from cadenza.control.store.prepare import prepare_store
 from cadenza.core.classes import ClassState
+from cadenza.core.extras import is_installed
 from cadenza.core.money import NANO_PER_DOLLAR, format_dollars
 from cadenza.core.records import DEFAULT_CLASS
 from cadenza.observe import Log, catch_strays, make_log
@@ -43,7 +44,7 @@ from cadenza.store.address import open_store
 from cadenza.store.sqlite.lost_commits import find_lost_commits
 from cadenza.store.store import Store
 from cadenza.store.tables.accounts import AccountsFound
-from cadenza.terminal.configured import load_config, say_backup
+from cadenza.terminal.configured import command_to_paste, load_config, say_backup
 from cadenza.terminal.console import now_ms, say
 
 DEMO_EMAIL = "demo@localhost"
@@ -139,7 +140,7 @@ async def _prepare(settings: Settings, log: Log, *, at_terminal: bool) -> Prepar
         if has_new_demo:
             demo = await _make_demo(store, with_key=at_terminal)
         classes = await resolve_classes(store, settings, ServingProcess(replaced=partial(log_replaced, log)))
-        if at_terminal and not found.has_others:
+        if at_terminal and not found.has_others and is_installed("pages"):
             path = await make_operator_link(store, now_ms())
         return Prepared(found, has_new_demo, demo, path, classes)
     finally:
@@ -158,32 +159,35 @@ async def _make_demo(store: Store, *, with_key: bool) -> tuple[str, str] | None:
 
 def _print_screen(settings: Settings, base_url: str, found: Prepared) -> None:
     pages, key = settings.platform.base_url or base_url.removesuffix("/v1"), "$CADENZA_API_KEY"
-    accounts = found.accounts
+    accounts, has_pages = found.accounts, is_installed("pages")
     lines = [
         ("Pages", f"{pages}/" + (f"   (sign in as {DEMO_EMAIL})" if found.has_new_demo else "")),
         ("API", base_url),
         *_model_lines(settings, found.classes),
         ("Grounding", describe_grounding(settings.grounding)),
     ]
+    command = partial(command_to_paste, settings.source)
     credit = f"{DEMO_EMAIL}, with {format_dollars(DEMO_CREDIT_NANO)} dollars of credit"
     if found.demo:
         password, key = found.demo
         lines += [("Account", f"{credit}; password {password}"), ("Key", f"{key}   (shown only this once)")]
     elif found.has_new_demo:
-        lines.append(("Account", f"{credit}; to set its password: {_command()} account password {DEMO_EMAIL}"))
-        lines.append(("Key", f"none yet; to create one: {_command()} key create --account {DEMO_EMAIL}"))
+        lines.append(("Account", f"{credit}; to set its password: {command(f'account password {DEMO_EMAIL}')}"))
+        lines.append(("Key", f"none yet; to create one: {command(f'key create --account {DEMO_EMAIL}')}"))
     elif accounts.has_any:
-        lines.append(("Key", f"to create a new one: {_command()} key create --account EMAIL"))
-        lines.append(("Accounts", f"{_command()} account list"))
+        lines.append(("Key", f"to create a new one: {command('key create --account EMAIL')}"))
+        lines.append(("Accounts", command("account list")))
     else:
-        lines.append(("Account", f"none yet; to create one: {_command()} account create EMAIL --credit 5.00"))
-    if found.operator_path:
+        lines.append(("Account", f"none yet; to create one: {command('account create EMAIL --credit 5.00')}"))
+    if not has_pages:
+        lines[0] = ("Pages", "not installed; to install them: pip install 'cadenza[pages]'")
+    elif found.operator_path:
         lines.append(("Operator", f"{pages}{found.operator_path}   (makes the operator's account, once, for 24 hours)"))
     elif not accounts.has_operator and accounts.has_others:
-        lines.append(("Operator", f"none yet; to make an account one: {_command()} account operator EMAIL"))
+        lines.append(("Operator", f"none yet; to make an account one: {command('account operator EMAIL')}"))
     elif not accounts.has_operator:
-        command = f"{_command()} account link operator"
-        lines.append(("Operator", f"none yet; to print a link that makes one, once: {command}"))
+        link = command("account link operator")
+        lines.append(("Operator", f"none yet; to print a link that makes one, once: {link}"))
     click.echo("\nCadenza is running. Press Ctrl-C to stop it.\n")
     for name, text in lines:
         click.echo(f"  {name:<9} {text}")
@@ -202,7 +206,7 @@ def _model_lines(settings: Settings, classes: Mapping[str, ClassState]) -> list[
         where = "on this machine" if settings.providers[route.provider].kind == "embedded" else f"at {route.provider}"
         served.setdefault(f"{route.model} {where}", []).append(class_id)
     lines = [("Model", f"{model} answers for {', '.join(classes)}") for model, classes in served.items()]
-    hint = ("", f"It is small and often wrong. To use a better model: {_command()} init")
+    hint = ("", f"It is small and often wrong. To use a better model: {command_to_paste(None, 'init')}")
     return lines if settings.source else [*lines, hint]
 
 
@@ -223,8 +227,3 @@ def _base_url(listener: socket.socket) -> str:
 
 def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
-
-
-def _command() -> str:
-    """The program as it was called, so that the commands on the screen can be pasted."""
-    return sys.argv[0] if "/" in sys.argv[0] and not sys.argv[0].startswith("/") else "cadenza"

@@ -24,7 +24,12 @@ def extra_with(module: str | None) -> str | None:
     return next((extra for extra, packages in EXTRAS.items() if package in packages), None)
 
 
+def is_installed(extra: str) -> bool:
+    """Nothing of it is imported, which would take time and memory."""
+    return all(map(find_spec, EXTRAS[extra]))
+
+
 def require_extra(extra: str) -> None:
-    """ControlError if it is not installed. Nothing of it is imported, which would take time and memory."""
-    if not all(map(find_spec, EXTRAS[extra])):
+    """ControlError if it is not installed."""
+    if not is_installed(extra):
         raise ControlError(f"This {describe_missing(extra)}")

@@ -89,8 +89,9 @@ class Gateway:
         await self.grounder.stop()
 
     def has_usable_route(self) -> bool:
-        """Whether any route of any class can be expected to answer."""
-        return any(self.dispatcher.health.of(route).is_usable for route in self.snapshot.catalogue.routes())
+        """Whether any route of any class can be expected to answer. From then on the metrics have each route."""
+        found = [self.dispatcher.health.of(route) for route in self.snapshot.catalogue.routes()]
+        return any(health.is_usable for health in found)
 
     def _use(self, snapshot: Snapshot) -> None:
         """Serve new requests by this snapshot. Requests in flight keep the one that they have."""

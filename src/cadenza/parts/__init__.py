@@ -88,6 +88,7 @@ PARTS = (
     ),
     Part(
         name="retention",
+        packages=("jsonschema_rs",),
         commands={
             "retention": "What stays of the content that was sent.",
             "audit retention": "Send random words as content, in every place where content can be, and search for them "

@@ -2,13 +2,17 @@
 
 import asyncio
 import os
+import shutil
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from shlex import quote
 from typing import TypeVar
 
 import click
 
 from cadenza.config import Settings, load_settings
+from cadenza.config.load import CONFIG_NAME
 from cadenza.control.store.prepare import prepare_store, require_store
 from cadenza.core.records import CLASSES, DEFAULT_CLASS
 from cadenza.store.address import open_store
@@ -20,6 +24,14 @@ T = TypeVar("T")
 
 def load_config(config: str | None) -> Settings:
     return load_settings(config, os.environ, Path.cwd())
+
+
+def command_to_paste(config: Path | None, words: str) -> str:
+    """A command for the working folder: the program as it was called, and the config if it is not found there."""
+    called = sys.argv[0]
+    program = called if "/" in called and called != shutil.which("cadenza") else "cadenza"
+    is_found = config is None or config.absolute() == Path.cwd() / CONFIG_NAME
+    return f"{program} {words}" if is_found else f"{program} {words} --config {quote(str(config))}"
 
 
 def _read_option(ctx: click.Context, _option: click.Parameter, config: str | None) -> Settings | None:

@@ -70,7 +70,7 @@ class LazyGroup(CommandGroup):
             return super().invoke(ctx)
         except click.UsageError as error:
             for name, advice in GONE.items():
-                if name in error.message:
+                if name in error.message and advice not in error.message:  # an inner group has not said it
                     raise click.UsageError(f"{error.message} {advice}", error.ctx) from None
             raise
 

@@ -11,8 +11,7 @@ import pytest
 from sqlalchemy import select, text
 
 from cadenza.cli.doctor.installation import check_clock
-from cadenza.parts.postgres.connection import PostgresBounds
-from cadenza.parts.postgres.connection import _first as first_of
+from cadenza.parts.postgres.connection import PostgresBounds, first_of
 from cadenza.parts.postgres.store import PostgresStore
 from cadenza.store.address import open_store
 from cadenza.store.migrate import migrate

@@ -17,7 +17,7 @@ def draw(numbers: Numbers, columns: int = 80, lines: int = 1000, keys: str = "")
     """What is wrong, what it does, and every route, those that fail first."""
     of = numbers.gauges
     at = time.strftime("%H:%M:%S UTC", time.gmtime(numbers.at_s))
-    title = f"cadenza top   {at}   answered {numbers.answered}   processes {of['workers']}   {keys}".rstrip()
+    title = f"cadenza top   {at}   addresses {numbers.answered}   processes {of['workers']}   {keys}".rstrip()
     shown = [click.style(title[:columns], bold=True)]
     for one in numbers.problems[:PROBLEMS_MAX]:
         text = textwrap.wrap(f"! {one.words} {one.advice}", columns, subsequent_indent="  ")

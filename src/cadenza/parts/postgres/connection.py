@@ -90,7 +90,7 @@ async def connect(address: PostgresAddress, bounds: PostgresBounds, *, keeps_sta
     }
     async with asyncio.timeout(bounds.connect_s):
         tries = [asyncio.ensure_future(asyncpg.connect(url, timeout=None, **options)) for url in address.host_urls]
-        connection = await _first(tries)
+        connection = await first_of(tries)
     _bound_socket(connection, bounds)
     return connection
 
@@ -113,7 +113,7 @@ async def set_up(connection: Connection, bounds: PostgresBounds) -> None:
     await connection.execute(sql, timeout=bounds.connect_s)
 
 
-async def _first(tries: list[asyncio.Future[Connection]]) -> Connection:
+async def first_of(tries: list[asyncio.Future[Connection]]) -> Connection:
     """Return the first connection that succeeds and close the others. If all fail, raise the last error."""
     chosen = None
     waiting = set(tries)

@@ -10,7 +10,6 @@ import click
 
 from cadenza.config import ConfigError
 from cadenza.core.errors import ControlError
-from cadenza.core.extras import require_extra
 from cadenza.parts.retention.report import Findings, to_text
 from cadenza.parts.retention.run import run_audit
 from cadenza.store.store import StoreUnavailable
@@ -41,7 +40,6 @@ def audit_retention(*, as_json: bool, config: str | None) -> None:
     """
     findings = Findings()
     try:
-        require_extra("evaluation")  # the audit evaluates a class too
         settings = load_config(config)
         given = tomllib.loads(settings.source.read_text(encoding="utf-8-sig")) if settings.source else {}
         say("Auditing a service of its own …")

@@ -23,7 +23,7 @@ REACHED = Statement(
 )
 
 
-class Steps(msgspec.Struct, frozen=True):
+class Migrations(msgspec.Struct, frozen=True):
     """The migrations from the revision that was found, which is empty if there is no schema, oldest first."""
 
     found: str
@@ -41,11 +41,11 @@ class Steps(msgspec.Struct, frozen=True):
             tx.change(REACHED, {"revision": revision, "needed": self.needed})
 
 
-def find_steps(tx: Transaction) -> Steps:
+def find_steps(tx: Transaction) -> Migrations:
     """The caller has locked out other migrations."""
     row = tx.row(VERSION, {}) if tx.row(HAS_TABLE, {"name": REVISION_TABLE}) else None
     found = str(row[0]) if row else ""
-    return Steps(found, {revision: _module(revision) for revision in REVISIONS if revision > found})
+    return Migrations(found, {revision: _module(revision) for revision in REVISIONS if revision > found})
 
 
 def _module(revision: str) -> ModuleType:

@@ -175,7 +175,7 @@ def _fields_of(key: Key) -> LimitFields:
     rate, burst = key.requests_per_second, key.burst
     return LimitFields(
         key.name,
-        "" if rate is None else f"{rate:g}",
+        "" if rate is None else str(rate).removesuffix(".0"),  # with all digits
         "" if burst is None else str(burst),
         format_dollars(key.cap.limit_nano) if key.cap else "",
         key.cap.period if key.cap else "total",
