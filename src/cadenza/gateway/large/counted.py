@@ -22,6 +22,21 @@ COUNTS_MAX = 64 * 1024  # of messages: they take 12 MB
 DIGEST_BYTES = 16
 
 
+class Pace:
+    """Says when other requests have to run: before more than PART_CHARS characters are passed in one turn."""
+
+    def __init__(self) -> None:
+        self._passed_chars = 0
+
+    def ends_turn(self, chars: int) -> bool:
+        """Whether the turn ends before these characters."""
+        self._passed_chars += chars
+        if self._passed_chars <= PART_CHARS:
+            return False
+        self._passed_chars = chars
+        return True
+
+
 class CountedMessages:
     """The tokens of the messages that were counted last."""
 
@@ -37,36 +52,39 @@ class CountedMessages:
         if not self._tokenizer.is_loaded:
             await asyncio.to_thread(self._tokenizer.load)
         keyed = hashlib.blake2b(key_id.encode(), digest_size=DIGEST_BYTES, key=self._secret)
-        tokens, passed_bytes = await self._count_texts([character]), 0
+        pace = Pace()
+        tokens = await self._count_texts([character], pace)
         for index, raw in enumerate(chat.messages):
-            if excluded := chat.excluded.get(index):
-                tokens += await self._count_texts(texts_of_message(raw, excluded))
-            else:
-                tokens += await self._count_once(keyed.copy(), raw, texts_of_message)
-            passed_bytes += len(raw)
-            if passed_bytes > PART_CHARS:
+            if pace.ends_turn(len(raw)):
                 await asyncio.sleep(0)
-                passed_bytes = 0
+            if excluded := chat.excluded.get(index):
+                tokens += await self._count_texts(texts_of_message(raw, excluded), pace)
+            else:
+                tokens += await self._count_once(keyed.copy(), raw, texts_of_message, pace)
         for raw in chat.fields.values():
-            tokens += await self._count_once(keyed.copy(), raw, texts_of_field)
+            if pace.ends_turn(len(raw)):
+                await asyncio.sleep(0)
+            tokens += await self._count_once(keyed.copy(), raw, texts_of_field, pace)
         return tokens
 
     async def _count_once(
-        self, digest: "hashlib.blake2b", raw: msgspec.Raw, texts_of: Callable[[msgspec.Raw], list[str]]
+        self, digest: "hashlib.blake2b", raw: msgspec.Raw, texts_of: Callable[[msgspec.Raw], list[str]], pace: Pace
     ) -> int:
         digest.update(raw)
         key = digest.digest()
         tokens = self._counts.get(key)
         if tokens is None:
-            tokens = await self._count_texts(texts_of(raw))
+            tokens = await self._count_texts(texts_of(raw), pace)
         self._counts.put(key, tokens)
         return tokens
 
-    async def _count_texts(self, texts: list[str]) -> int:
+    async def _count_texts(self, texts: list[str], pace: Pace) -> int:
         tokens = len(texts) * MESSAGE_OVERHEAD_TOKENS
         for text in texts:
-            for number, part_tokens in enumerate(self._tokenizer.count_parts(text)):
+            if pace.ends_turn(min(len(text), PART_CHARS)):
+                await asyncio.sleep(0)
+            for part_tokens in self._tokenizer.count_parts(text):
                 tokens += part_tokens
-                if number:
+                if len(text) > PART_CHARS and pace.ends_turn(PART_CHARS):
                     await asyncio.sleep(0)
         return tokens
