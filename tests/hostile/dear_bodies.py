@@ -13,6 +13,7 @@ USER_BLOCK = b'{"max_tokens":9,"messages":[{"role":"user","content":[{"type":'
 HI = b'{"role":"user","content":"hi"}'
 JPEG = b"\xff\xd8" + b"\xff\xe0\0\2" * 16_000  # segments without anything in them
 PDF = b"%PDF-" + b"/Type /Page" * 4_000
+TEXT = b" " * 16_000  # the tokenizer takes long for it
 PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + b"\0\0\x10\0" * 2
 
 
@@ -273,6 +274,12 @@ MANY: dict[str, dict[str, Body]] = {  # by protocol: many of what has a structur
             b",",
         ),
         "small files": filled(PARTS, b'{"type":"file","file":{"file_data":"aaaa"}}', b"]}]}", b","),
+        "texts that are counted, because of a file": filled(
+            PARTS,
+            b'{"type":"text","text":"%b"}' % TEXT,
+            b']},{"role":"user","content":[{"type":"file","file":{"file_data":"aaaa"}}]}]}',
+            b",",
+        ),
         "calls": numbered(b'{"messages":[%b,' % HI, ANSWERED, b"]}"),
         "calls of one message": _calls,
         "long ids of calls": spread(b'{"messages":[%b,' % HI, ANSWERED.replace(b"%", b"%~"), b"]}", 64, b"a"),

@@ -8,7 +8,7 @@ real, and so are the processes for large bodies. Collections of garbage are turn
 import asyncio
 import gc
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,14 @@ from cadenza.gateway.unpaid import UnpaidWork
 from tests.hostile.dear_bodies import bodies
 from tests.loopback import LoopbackUpstream
 from tests.migrated import copy_migrated_store
+from tests.service import CREDIT_NANO
 from tests.service_config import RouteSpec, classes_spec
 from tests.transcripts.stages import InProcess
 
 HELD_S = 0.015
 TRIES = 5
 KIB = 1024
-SIZES = (4 * KIB, 64 * KIB, 250 * KIB, 1000 * KIB)
+SIZES = (4 * KIB, 64 * KIB, 250 * KIB, 512 * KIB, 1000 * KIB)
 PATHS = {  # by endpoint: its protocol, and its path
     "chat": ("chat", "/v1/chat/completions"),
     "azure": ("chat", "/openai/deployments/forte/chat/completions"),
@@ -67,10 +68,13 @@ class Stage(InProcess):
         gateway = self._app.gateway
         gateway.unpaid = UnpaidWork(gateway.observer.metrics)
 
-    def held_s(self, path: str, key: str, body: bytes) -> tuple[float, int]:
-        """The longest that the request holds the loop, at the least, and the status of the reply."""
+    def held_s(self, path: str, keys: Iterable[str], body: bytes) -> tuple[float, int]:
+        """The longest that the request holds the loop, at the least, and the status of the reply.
+
+        Each try has a key of its own, because the tokens of a key's messages are remembered.
+        """
         least_s, status = 1e9, 0
-        for _ in range(TRIES):
+        for key in keys:
             self.measuring.longest_s = 0.0
             status = int(self.send(HEAD.format(path, key, len(body)).encode() + body)[9:12])
             if (least_s := min(least_s, self.measuring.longest_s)) < HELD_S:
@@ -89,7 +93,7 @@ def stage(shared_upstream: LoopbackUpstream, tmp_path_factory: pytest.TempPathFa
     config.write_text(msgspec.structs.replace(spec, routes=routes, store_url=url).toml())
     running = Stage(url, config)
     with running.opened():
-        running.held_s(PATHS["chat"][1], running.key, b'{"messages":[{"role":"user","content":"hi"}]}')
+        running.held_s(PATHS["chat"][1], [running.key], b'{"messages":[{"role":"user","content":"hi"}]}')
         gc.collect()
         gc.disable()
         yield running
@@ -99,14 +103,15 @@ def stage(shared_upstream: LoopbackUpstream, tmp_path_factory: pytest.TempPathFa
 def dear(stage: Stage, endpoint: str, is_wanted: Callable[[str], bool], sizes: tuple[int, ...] = SIZES) -> list[str]:
     """The bodies that hold the loop for too long. An account that cannot pay is not refused for them meanwhile."""
     protocol, path = PATHS[endpoint]
-    poor, found = stage.account_key(0), list[str]()
+    rich, poor = ([stage.account_key(credit_nano) for _ in range(TRIES)] for credit_nano in (CREDIT_NANO, 0))
+    found = list[str]()
     for kind, body_of in bodies(protocol).items():
         for size in sizes if is_wanted(kind) else ():
             body = body_of(size)
-            for key in (stage.key, poor):
+            for keys in (rich, poor):
                 stage.forgive()
-                held_s, status = stage.held_s(path, key, body)
-                assert status == (402 if key == poor and len(body) > 4 * KIB else status)
+                held_s, status = stage.held_s(path, keys, body)
+                assert status == (402 if keys is poor and len(body) > 4 * KIB else status)
                 if held_s > HELD_S:
                     found.append(f"{kind}, {len(body)} bytes, {status}: {held_s * 1000:.0f} ms")
     return found
@@ -121,5 +126,5 @@ def test_many_of_anything_do_not_hold_the_loop(stage: Stage, endpoint: str) -> N
 @pytest.mark.slow(reason="2,000 bodies for each protocol")
 @pytest.mark.parametrize("endpoint", ["chat", "responses", "messages"])
 def test_no_value_anywhere_holds_the_loop(stage: Stage, endpoint: str) -> None:
-    """Quotes, escapes, digits, brackets, keys, texts in each field, up to 250 KiB: each callback takes 15 ms."""
-    assert dear(stage, endpoint, lambda kind: not kind.startswith("many: "), SIZES[:-1]) == []
+    """A long value in each field, at 512 KiB (parsed on the loop) and 1 MiB (elsewhere): each callback takes 15 ms."""
+    assert dear(stage, endpoint, lambda kind: not kind.startswith("many: "), SIZES[3:]) == []

@@ -42,7 +42,7 @@ from cadenza.routing.dispatch import Dispatch
 from cadenza.routing.prompt import QUICK_BYTES, Character, PromptSize
 from cadenza.upstreams.base import Ask
 
-LARGE_BYTES = 1024 * 1024  # a larger body is parsed in another process, so that it holds up nobody
+LARGE_BYTES = 512 * 1024  # a larger body is parsed in another process, so that it holds up nobody
 STEPS_MAX = 2000  # and so is one with more messages, parts and calls: see `check_messages`
 SLICE_BYTES = 256 * 1024  # how much is copied in one turn of the event loop
 OWN_BYTES = 2048  # of a request, not counted: the names of fields, the model, limits and switches

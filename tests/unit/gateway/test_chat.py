@@ -112,7 +112,7 @@ ANSWERED = b',{"role":"tool","tool_call_id":"a","content":"%b"}'
 @pytest.mark.parametrize(
     ("messages", "is_apart"),
     [
-        ((CALLED + ANSWERED % (b"word, " * 300)) * 300, False),  # a long turn of an agent: 600 kB
+        ((CALLED + ANSWERED % (b"word, " * 300)) * 260, False),  # a long turn of an agent: 500 kB
         ((CALLED + ANSWERED % b"") * STEPS_MAX, True),
         (ANSWERED % (b"word " * (LARGE_BYTES // 5)), True),
         (CALLED + ANSWERED % (b"," * (LARGE_BYTES // 2)), False),

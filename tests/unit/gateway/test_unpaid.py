@@ -23,7 +23,7 @@ def test_a_budget_is_used_up_and_refills() -> None:
     """Beyond ten seconds an account waits until it has something left; another account has its own."""
     clock = Clock()
     unpaid = UnpaidWork(Metrics(), lambda: clock() / NS_PER_S)
-    unpaid.charge("a", BURST_S - REQUEST_S)
+    unpaid.charge("a", BURST_S - 2 * REQUEST_S)
     unpaid.check("a")
     unpaid.charge("a", 0.05)
     with pytest.raises(RateLimited) as refused:

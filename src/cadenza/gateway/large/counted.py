@@ -25,6 +25,25 @@ DIGEST_BYTES = 16
 Measure = Callable[..., Any]  # calls a function with arguments, and notes the CPU time: `RequestRecord.measure`
 
 
+class CountingPace:
+    """Says when other requests have to run: before more than PART_CHARS characters are passed in one turn.
+
+    `measure` notes the CPU time of the work.
+    """
+
+    def __init__(self, measure: Measure) -> None:
+        self.measure = measure
+        self._passed_chars = 0
+
+    def ends_turn(self, chars: int) -> bool:
+        """Whether the turn ends before these characters."""
+        self._passed_chars += chars
+        if self._passed_chars <= PART_CHARS:
+            return False
+        self._passed_chars = chars
+        return True
+
+
 class CountedMessages:
     """The tokens of the messages that were counted last."""
 
@@ -34,24 +53,26 @@ class CountedMessages:
         self._counts: BoundedCache[bytes, int] = BoundedCache(COUNTS_MAX)
 
     def texts_of(self, chat: ChatRequest, key_id: str, measure: Measure) -> LargeTexts:
-        return LargeTexts(chat.least_chars, partial(self._count, chat, key_id, measure))
+        return LargeTexts(chat.least_chars, partial(self._count, chat, key_id, CountingPace(measure)))
 
-    async def _count(self, chat: ChatRequest, key_id: str, measure: Measure, character: str, *, is_urgent: bool) -> int:  # noqa: ARG002 it never waits
+    async def _count(
+        self, chat: ChatRequest, key_id: str, pace: CountingPace, character: str, *, is_urgent: bool
+    ) -> int:  # noqa: ARG002 it never waits
         if not self._tokenizer.is_loaded:
             await asyncio.to_thread(self._tokenizer.load)
         keyed = hashlib.blake2b(key_id.encode(), digest_size=DIGEST_BYTES, key=self._secret)
-        tokens, passed_bytes = await self._count_texts([character], measure), 0
+        tokens = await self._count_texts([character], pace)
         for index, raw in enumerate(chat.messages):
-            if excluded := chat.excluded.get(index):
-                tokens += await self._count_texts(texts_of_message(raw, excluded), measure)
-            else:
-                tokens += await self._count_once(keyed.copy(), raw, texts_of_message, measure)
-            passed_bytes += len(raw)
-            if passed_bytes > PART_CHARS:
+            if pace.ends_turn(len(raw)):
                 await asyncio.sleep(0)
-                passed_bytes = 0
+            if excluded := chat.excluded.get(index):
+                tokens += await self._count_texts(texts_of_message(raw, excluded), pace)
+            else:
+                tokens += await self._count_once(keyed.copy(), raw, texts_of_message, pace)
         for raw in chat.fields.values():
-            tokens += await self._count_once(keyed.copy(), raw, texts_of_field, measure)
+            if pace.ends_turn(len(raw)):
+                await asyncio.sleep(0)
+            tokens += await self._count_once(keyed.copy(), raw, texts_of_field, pace)
         return tokens
 
     async def _count_once(
@@ -59,23 +80,24 @@ class CountedMessages:
         digest: "hashlib.blake2b",
         raw: msgspec.Raw,
         texts_of: Callable[[msgspec.Raw], list[str]],
-        measure: Measure,
+        pace: CountingPace,
     ) -> int:
         digest.update(raw)
         key = digest.digest()
         tokens = self._counts.get(key)
         if tokens is None:
-            tokens = await self._count_texts(measure(texts_of, raw), measure)
+            tokens = await self._count_texts(pace.measure(texts_of, raw), pace)
         self._counts.put(key, tokens)
         return tokens
 
-    async def _count_texts(self, texts: list[str], measure: Measure) -> int:
+    async def _count_texts(self, texts: list[str], pace: CountingPace) -> int:
         tokens = len(texts) * MESSAGE_OVERHEAD_TOKENS
         for text in texts:
-            parts, has_begun = self._tokenizer.count_parts(text), False
-            while (part_tokens := measure(next, parts, None)) is not None:
+            if pace.ends_turn(min(len(text), PART_CHARS)):
+                await asyncio.sleep(0)
+            parts = self._tokenizer.count_parts(text)
+            while (part_tokens := pace.measure(next, parts, None)) is not None:
                 tokens += part_tokens
-                if has_begun:
+                if len(text) > PART_CHARS and pace.ends_turn(PART_CHARS):
                     await asyncio.sleep(0)
-                has_begun = True
         return tokens

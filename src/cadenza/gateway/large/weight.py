@@ -6,7 +6,6 @@ import re
 from cadenza.core.errors import InvalidRequest
 
 LIGHT_BYTES, COMMAS_MAX = 256 * 1024, 16 * 1024
-WIDE_BYTES = 512 * 1024  # of a body with characters that take more than a byte: they are copied at half the speed
 ESCAPES_MAX = 64 * 1024  # each takes 40 ns, until the body is sent
 HIGH, LOW = rb"\\u[dD][89abAB][0-9a-fA-F]{2}", rb"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 HALF_PAIR = re.compile(rb"\\u[dD](?:[89abAB](?![0-9a-fA-F]{2}%b)|[c-fC-F](?<!%b\\u[dD][c-fC-F]))" % (LOW, HIGH))
@@ -39,7 +38,7 @@ def is_light(body: bytes | bytearray) -> bool:
     """
     if len(body) <= LIGHT_BYTES:
         return True
-    if body.count(b"\\") > ESCAPES_MAX or (len(body) > WIDE_BYTES and not body.isascii()):
+    if body.count(b"\\") > ESCAPES_MAX:
         return False
     if body.count(b",") <= COMMAS_MAX:
         return True
