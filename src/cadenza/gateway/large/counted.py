@@ -56,8 +56,14 @@ class CountedMessages:
         return LargeTexts(chat.least_chars, partial(self._count, chat, key_id, CountingPace(measure)))
 
     async def _count(
-        self, chat: ChatRequest, key_id: str, pace: CountingPace, character: str, *, is_urgent: bool
-    ) -> int:  # noqa: ARG002 it never waits
+        self,
+        chat: ChatRequest,
+        key_id: str,
+        pace: CountingPace,
+        character: str,
+        *,
+        is_urgent: bool,  # noqa: ARG002 it never waits
+    ) -> int:
         if not self._tokenizer.is_loaded:
             await asyncio.to_thread(self._tokenizer.load)
         keyed = hashlib.blake2b(key_id.encode(), digest_size=DIGEST_BYTES, key=self._secret)
