@@ -6,7 +6,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --generate-hashes --universal --no-head
 QUIET := $(shell test -t 2 || echo --quiet) # on a terminal uv shows its progress; elsewhere each step is one line
 INSTALL := $(BIN)/uv pip install $(QUIET) --compile-bytecode --python $(BIN)/python --no-deps
 PINNED := --require-hashes --only-binary :all:
-MODEL := src/cadenza/upstreams/embedded/pins.txt # in the package, because `cadenza model install` needs it
+MODEL := src/cadenza/parts/embedded/pins.txt # in the package, because `cadenza model install` needs it
 DIST ?= dist
 EPOCH = $(shell git log -1 --format=%ct) # of the last commit
 KEEP_COMPILED := env -u PYTHONDONTWRITEBYTECODE # without compiled modules each start takes 0.4 s more

@@ -29,7 +29,7 @@ import resource, sys, time
 from pathlib import Path
 resource.setrlimit(resource.RLIMIT_AS, ({MEMORY_BYTES}, {MEMORY_BYTES}))
 import msgspec
-from cadenza.grounding.files.formats.read import read_document
+from cadenza.parts.grounding.files.formats.read import read_document
 data = sys.stdin.buffer.read()
 times_s = []
 for _ in range(int(sys.argv[2])):

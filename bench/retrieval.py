@@ -12,11 +12,11 @@ import msgspec
 
 from bench.retrieval_files import OFFICE, PLAIN, Maker, Question, questions_by_file
 from cadenza.core.tokens import Tokenizer
-from cadenza.grounding.files.formats.read import read_document
-from cadenza.grounding.files.messages import TokenBudget
-from cadenza.grounding.files.passages import rank_document
-from cadenza.grounding.files.questions import AskedOfFiles
-from cadenza.grounding.files.shown import share_out
+from cadenza.parts.grounding.files.formats.read import read_document
+from cadenza.parts.grounding.files.messages import TokenBudget
+from cadenza.parts.grounding.files.passages import rank_document
+from cadenza.parts.grounding.files.questions import AskedOfFiles
+from cadenza.parts.grounding.files.shown import share_out
 
 ROOM_TOKENS = 64_000
 

@@ -232,7 +232,6 @@ if __name__ == "__main__":
     from cadenza.cli import main, start  # noqa: F401 what a start imports, and the first page
     from cadenza.core import o200k
     from cadenza.server import server, workers  # noqa: F401
-    from cadenza.web import application  # noqa: F401
 
     o200k.load()
     gc.freeze()  # a child's collections do not copy what it shares

@@ -12,7 +12,7 @@ from http.cookies import SimpleCookie
 from typing import Any
 from urllib.parse import urlencode
 
-from cadenza.web.cookies import SESSION_COOKIE
+from cadenza.parts.site.cookies import SESSION_COOKIE
 from tests.service import EMAIL, PASSWORD, Service
 
 TIMEOUT_S = 200.0

@@ -32,9 +32,6 @@ from cadenza.config.parts import (
 )
 from cadenza.config.settings import DEFAULT_PRICES
 from cadenza.control.class_versions import ServingProcess
-from cadenza.control.email.low_balance import POLL_INTERVAL_S, LowBalanceNotices
-from cadenza.control.email.outbox import Outbox
-from cadenza.control.money.stripe import StripeAccess
 from cadenza.control.prices import read_schedules, say_unused
 from cadenza.control.retention import RetentionKeeper
 from cadenza.control.store.prepare import WriteCheck, prepare_store
@@ -47,34 +44,37 @@ from cadenza.core.records import Plan
 from cadenza.fleet.background import follow, repeat, running
 from cadenza.fleet.presence import Presence
 from cadenza.fleet.shared import MEMORY, MemoryState, OpenSharedState, SharedState
-from cadenza.gateway.api import ENDPOINTS, ServeApi, serve_api
+from cadenza.gateway.api import ENDPOINTS
 from cadenza.gateway.endpoints import Endpoint, is_api, refuse_connection, refuse_malformed
 from cadenza.gateway.gateway import Gateway, State, body_bytes_max
 from cadenza.gateway.in_flight import NO_KEY, RevocationWatch
 from cadenza.gateway.written_later import AttemptLog, DetailLog, KeyUse
-from cadenza.grounding.gather import Grounder
-from cadenza.grounding.search.web_search import WebSearch
-from cadenza.grounding.wanted import GroundingOptions
 from cadenza.http.connection import ConnectionSettings
 from cadenza.http.exchange import Exchange
 from cadenza.http.headers import TrustedProxies
 from cadenza.observe import FaultPoint, Log, LoopLag, Observer, catch_strays, loop_errors, make_log
 from cadenza.observe.minutes import EVERY_S, MinuteRing, read_totals
 from cadenza.observe.worker_metrics import Family, WorkerMetrics, read_families
+from cadenza.parts.grounding.gather import Grounder
+from cadenza.parts.grounding.search.web_search import WebSearch
+from cadenza.parts.grounding.wanted import GroundingOptions
+from cadenza.parts.mail.low_balance import POLL_INTERVAL_S, LowBalanceNotices
+from cadenza.parts.mail.outbox import Outbox
+from cadenza.parts.payments.stripe import StripeAccess
+from cadenza.parts.site.asgi import AsgiAdapter, AsgiApp
+from cadenza.parts.site.chat.stream import WebChat
+from cadenza.parts.site.settings import SiteParts, SiteSettings
 from cadenza.process import memory_room
 from cadenza.routing.catalogue import Catalogue, ServedClass, Snapshot
 from cadenza.routing.prompt import Character
-from cadenza.server.asgi import AsgiAdapter, AsgiApp
+from cadenza.server.probes import HostNames, Probes
+from cadenza.server.service_health import ServiceHealth
 from cadenza.service import Run, Service
 from cadenza.store.address import open_store
 from cadenza.store.sqlite.lost_commits import NEWEST_ENTRY, NOTE_EVERY_S
 from cadenza.store.store import Store, StoreUnavailable
 from cadenza.store.tables import epochs, route_rests
 from cadenza.upstreams.base import Upstream
-from cadenza.web.chat.stream import WebChat
-from cadenza.web.probes import HostNames, Probes
-from cadenza.web.service_health import ServiceHealth
-from cadenza.web.settings import SiteParts, SiteSettings
 
 WORKERS_FOLDER = "CADENZA_WORKERS_FOLDER"  # names the folder of metrics to worker processes
 GC_THRESHOLDS = (100_000, 20, 20)
@@ -94,7 +94,7 @@ class App:
 
     gateway: Gateway
     _endpoints: dict[str, Endpoint]  # by their paths
-    _serve_api: ServeApi
+    _service: Service
 
     def __init__(self, settings: Settings, log: Log, workers_folder: Path | None = None) -> None:
         self._settings = settings
@@ -133,7 +133,7 @@ class App:
     def serve(self, exchange: Exchange) -> Awaitable[None]:
         path = exchange.request.path
         if (endpoint := self._endpoints.get(path)) or is_api(path):
-            return self._serve_api(self.gateway, exchange, endpoint)
+            return self._service.serve_api(self.gateway, exchange, endpoint)
         return self._probes.serve(exchange) if self._probes.serves(exchange.request) else self._serve_page(exchange)
 
     def refuse(self, exchange: Exchange) -> Awaitable[None]:
@@ -151,7 +151,7 @@ class App:
 
     def _build_pages(self) -> AsgiApp:
         """The site is imported with its first page: a service that only serves the API does without it."""
-        from cadenza.web.application import build_site  # noqa: PLC0415 import time
+        from cadenza.parts.site.application import build_site  # noqa: PLC0415 import time
 
         site = build_site(
             SiteParts(
@@ -212,15 +212,10 @@ class App:
             await stack.enter_async_context(self._workers.running())
         stack.push_async_callback(self._store.close)
         self._endpoints = ENDPOINTS | self._chat.endpoints
-        service = Service(self._settings, self._observer, serve_api)
-        for part in parts.having("run"):
-            if self._settings.tables.keys() & part.tables:
-                run: Run = part.load("run").run
-                await stack.enter_async_context(run(service))
-        self._serve_api = service.serve_api
         await prepare_store(self._store, self._log_backup)
         epoch = await epochs.current(self._store, epochs.CLASSES)  # first: a later change is seen as a later epoch
         self.gateway = await self._build_gateway()
+        await self._enter_parts(stack)
         await stack.enter_async_context(running(asyncio.to_thread(self.gateway.dispatcher.tokenizer.load)))
         await self._shared.start()
         stack.push_async_callback(self._shared.stop)
@@ -255,6 +250,26 @@ class App:
         stack.push_async_callback(self._stop_upstreams)
         for upstream in self.gateway.snapshot.upstreams.values():
             await upstream.start()
+
+    async def _enter_parts(self, stack: AsyncExitStack) -> None:
+        """Parts are entered in the order of their list, and left after the gateway has stopped."""
+        self._service = Service(
+            settings=self._settings,
+            log=self._log,
+            observer=self._observer,
+            store=self._store,
+            presence=self._presence,
+            shared=self._shared,
+            gateway=self.gateway,
+            health=self._health,
+            minutes=self._minutes,
+            read_metrics=self._read_metrics,
+            class_rules=lambda class_id: class_rules(self._settings, class_id),
+        )
+        for part in parts.having("run"):
+            if part.is_default or self._settings.tables.keys() & part.tables:
+                run: Run = part.load("run").run
+                await stack.enter_async_context(run(self._service))
 
     async def _note_newest(self) -> None:
         """Note the newest entry, so that the next start finds out if it was lost with the write-ahead log."""

@@ -1,20 +1,38 @@
-"""What a part gets of a service that starts, and what it may put in place of the core's."""
+"""What a part gets of a service that starts, and what it may put in place of the core's plain defaults."""
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
+import msgspec
+
 from cadenza.config import Settings
-from cadenza.gateway.api import ServeApi
-from cadenza.observe import Observer
+from cadenza.control.classes import ClassRules
+from cadenza.fleet.presence import Presence
+from cadenza.fleet.shared import SharedState
+from cadenza.gateway.api import ServeApi, serve_api
+from cadenza.gateway.gateway import Gateway
+from cadenza.observe import Log, Observer
+from cadenza.observe.minutes import MinuteRing
+from cadenza.observe.worker_metrics import ReadMetrics
+from cadenza.server.service_health import ServiceHealth
+from cadenza.store.store import Store
 
 
-class Service:
-    """`serve_api` answers the requests under /v1."""
+class Service(msgspec.Struct, kw_only=True):
+    """The first fields are the core. A part replaces the others, in its `run`, before any request comes."""
 
-    def __init__(self, settings: Settings, observer: Observer, serve_api: ServeApi) -> None:
-        self.settings = settings
-        self.observer = observer
-        self.serve_api = serve_api
+    settings: Settings
+    log: Log
+    observer: Observer
+    store: Store
+    presence: Presence
+    shared: SharedState
+    gateway: Gateway
+    health: ServiceHealth
+    minutes: MinuteRing
+    read_metrics: ReadMetrics  # of all worker processes
+    class_rules: Callable[[str], ClassRules]  # what the config says about a class, as it was last read
+    serve_api: ServeApi = serve_api  # the requests under /v1
 
 
 Run = Callable[[Service], AbstractAsyncContextManager[None]]  # of a part, from the start of the service to its end

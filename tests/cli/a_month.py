@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from cadenza.control.money.credit import give_credit
-from cadenza.control.money.transfers import Transfer, record_transfer
 from cadenza.core.money import Price
 from cadenza.core.records import COMMAND_LINE, Outcome, Usage
 from cadenza.fleet import presence
 from cadenza.ledger import transaction
 from cadenza.ledger.rules import Demand, End, Hold
 from cadenza.ledger.transaction import AccountMoves
+from cadenza.parts.payments.transfers import Transfer, record_transfer
 from cadenza.store.sqlite.store import SqliteStore
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables import accounts, keys

@@ -26,7 +26,7 @@ from tests.processes import children, command_of
 
 PROGRAM = Path(sys.executable).parent / "cadenza"
 ROOT = Path(__file__).parents[2]
-MODEL = b"cadenza.upstreams.embedded.child"
+MODEL = b"cadenza.parts.embedded.child"
 COMMAND_S = 110.0
 START_S = 120.0
 STOP_S = 120.0

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cadenza.cli.model import DOWNLOADS, PINS
-from cadenza.upstreams.embedded.upstream import bundled_model
+from cadenza.parts.embedded.upstream import bundled_model
 from tests.cli.program import run_here, run_other
 from tests.cli.terminal import at_terminal
 

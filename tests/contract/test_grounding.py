@@ -286,7 +286,7 @@ def test_the_files_of_an_account_are_read_by_one_child(grounded: Service, upstre
     for email in emails:
         api = RawClient(grounded.port, grounded.create_key(email))
         assert api.chat(messages=ask(file_part(SECRET))).status == 200
-        seen.append(grounded.process.children("cadenza.grounding.files.child"))
+        seen.append(grounded.process.children("cadenza.parts.grounding.files.child"))
     first, second, other = seen
     assert len(first) == 1
     assert first == second != other

@@ -18,10 +18,10 @@ from cadenza.core.errors import CadenzaError
 from cadenza.gateway.api import ENDPOINTS, ONE_MODEL
 from cadenza.gateway.endpoints import MODELS_PATH
 from cadenza.gateway.validate import TOOL_FIELDS
-from cadenza.web.docs.openapi import PLATFORM
-from cadenza.web.probes import PATHS
-from cadenza.web.routes import ApiEndpoint
-from cadenza.web.site_map import ROUTES
+from cadenza.parts.site.docs.openapi import PLATFORM
+from cadenza.parts.site.routes import ApiEndpoint
+from cadenza.parts.site.site_map import ROUTES
+from cadenza.server.probes import PATHS
 from tests.account import open_account
 from tests.contract.agent import WEATHER
 from tests.loopback import STOP, Cut, Json, LoopbackUpstream, Sse, Status, chunk, completion, said, usage_chunk

@@ -67,7 +67,7 @@ def test_release_is_reproducible(dist: Path, tmp_path: Path) -> None:
 def test_sbom_has_every_pin(dist: Path) -> None:
     """The SBOM names each pinned package with its version, licence and hashes."""
     bom = json.loads((dist / "cadenza.cdx.json").read_text())
-    files = ("requirements/run.txt", "requirements/otlp.txt", "src/cadenza/upstreams/embedded/pins.txt")
+    files = ("requirements/run.txt", "requirements/otlp.txt", "src/cadenza/parts/embedded/pins.txt")
     pins = "".join((ROOT / file).read_text() for file in files)
     components = {f"{one['name']}=={one['version']}": one for one in bom["components"]}
     assert set(components) == set(re.findall(r"^[a-z0-9-]+==[^\s;]+", pins, re.MULTILINE))

@@ -2,8 +2,8 @@
 
 import re
 
-from cadenza.grounding.search.engines import base
 from cadenza.observe import Metrics
+from cadenza.parts.grounding.search.engines import base
 from tests.docs.markdown import PAGES, ROOT, code
 
 ENGINES = ROOT / "docs" / "grounding" / "search-engines.md"

@@ -10,24 +10,19 @@ import pytest
 from cadenza.cli.model import DOWNLOAD_MB
 from cadenza.cli.start import DEMO_CREDIT_NANO
 from cadenza.config.settings import DEFAULT_PRICES
-from cadenza.control.account.memory import NOTE_CHARS_MAX
 from cadenza.control.classes import VERDICT_DAYS_MAX
-from cadenza.control.email import messages, outbox
 from cadenza.control.keys import ACTIVE_KEYS_MAX, NEW_KEYS_A_DAY_MAX
-from cadenza.control.sign_in import sign_in
 from cadenza.core.breaker import FAULTS_TO_OPEN, OPEN_S_MAX, TRIAL_S
 from cadenza.core.money import format_dollars
 from cadenza.core.query import QUERY_BYTES_MAX, QUERY_FIELDS_MAX
 from cadenza.core.rates import Rate
 from cadenza.core.records import CONTEXT_TOKENS_MAX, Usage
 from cadenza.core.tokens import OUTPUT_TOKENS_MIN
-from cadenza.evaluation.trial.trial import REQUESTS_MAX
 from cadenza.fleet.presence import USUAL_BOUNDS
 from cadenza.gateway.billing import DEFAULT_ALLOWANCE_TOKENS
 from cadenza.gateway.gateway import BODY_BYTES_MAX
 from cadenza.gateway.messages import CALLS_MAX, PARTS_MAX
 from cadenza.gateway.parts import FILES_MAX as ATTACHED_MAX
-from cadenza.gateway.protocols.messages import COUNTED_BYTES
 from cadenza.gateway.slots import SLOT_WAIT_S
 from cadenza.gateway.tools import TOOLS_MAX
 from cadenza.gateway.unknown_keys import LOOK_UPS_OF_ONE_ADDRESS
@@ -36,9 +31,18 @@ from cadenza.gateway.validate import FIELD_BYTES_MAX, MESSAGES_MAX, SCHEMA_BYTES
 from cadenza.http.body import BodyLimits
 from cadenza.ledger.rules import AMPLE_TIMES, IDEMPOTENCY_MS
 from cadenza.ledger.sweeps import BATCH_MAX
+from cadenza.parts.evaluation.trial.trial import REQUESTS_MAX
+from cadenza.parts.grounding.notes import NOTE_CHARS_MAX
+from cadenza.parts.mail import outbox
 from cadenza.parts.otlp.exporter import QUEUE_MAX
 from cadenza.parts.otlp.traces import FOLLOWED_PER_S
 from cadenza.parts.postgres.connection import PostgresBounds
+from cadenza.parts.protocols.messages import COUNTED_BYTES
+from cadenza.parts.site import application, visit
+from cadenza.parts.site import mailer as messages
+from cadenza.parts.site.account import archive, sign_up
+from cadenza.parts.site.money import credit, payments, statement, usage
+from cadenza.parts.site.sign_in import sign_in
 from cadenza.process import FILES_MAX
 from cadenza.routing.ceiling import FEW, STEP_DOWN
 from cadenza.routing.dispatch import RETRIES_MAX
@@ -46,9 +50,6 @@ from cadenza.store.report_turns import REPORTS_MAX, WAIT_S, WAITING_MAX
 from cadenza.store.sqlite.files import KEPT_MAX
 from cadenza.store.tables.request_details import KEPT_MS, ROWS_MAX
 from cadenza.upstreams.openai import TOKENS_PER_IDLE
-from cadenza.web import application, visit
-from cadenza.web.account import archive, sign_up
-from cadenza.web.money import credit, payments, statement, usage
 from tests.docs.markdown import PAGES, ROOT
 
 KIB, MIB, HOUR_MS, DAY_MS = 1024, 1024 * 1024, 60 * 60 * 1000, 24 * 60 * 60 * 1000

@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 import msgspec
 import pytest
 
-from cadenza.upstreams.embedded import Ready, Start
-from cadenza.upstreams.embedded.upstream import bundled_model
+from cadenza.parts.embedded import Ready, Start
+from cadenza.parts.embedded.upstream import bundled_model
 from tests.environment import environment
 
 ANSWER_S = 120.0
@@ -42,7 +42,7 @@ class Child:
 @pytest.fixture(scope="module")
 def child() -> Iterator[Child]:
     with subprocess.Popen(
-        [sys.executable, "-m", "cadenza.upstreams.embedded.child"],
+        [sys.executable, "-m", "cadenza.parts.embedded.child"],
         env=environment(),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.upstreams.embedded.upstream import SLOTS
+from cadenza.parts.embedded.upstream import SLOTS
 from tests.cli.program import Server, model_process, serving, wait_until
 from tests.embedded.conftest import Account, Started
 from tests.processes import cpu_s

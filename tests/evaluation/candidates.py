@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from cadenza.core.money import Price
-from cadenza.store.tables.verdicts import AnswerScore
+from cadenza.parts.evaluation.verdict_rows import AnswerScore
 from tests.evaluation.known_quality import (
     KnownQuality,
     WrittenAnswer,

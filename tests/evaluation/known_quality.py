@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from cadenza.core.tokens import Tokenizer
-from cadenza.evaluation.suite import Case, Suite, load_suite
+from cadenza.parts.evaluation.suite import Case, Suite, load_suite
 from tests.loopback import ROLE, Json, Request, Sse, Status, Step, Wait, chunk, completion, said, usage_chunk, usage_of
 
 COUNTING = ", ".join(map(str, range(1, 31)))

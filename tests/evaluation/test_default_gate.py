@@ -6,12 +6,12 @@ import pytest
 from cadenza.core.classes import GateLimits
 from cadenza.core.records import Route
 from cadenza.core.tokens import Tokenizer
-from cadenza.evaluation.conformance import check_conformance
-from cadenza.evaluation.gate import find_shortfalls
-from cadenza.evaluation.graders import Graders
-from cadenza.evaluation.runner import AskedSide, RunProgress, SuiteRun, run_suite
-from cadenza.evaluation.verdict import WireChecks, reach_verdict
-from cadenza.store.tables.verdicts import AnswerScore, Side
+from cadenza.parts.evaluation.conformance import check_conformance
+from cadenza.parts.evaluation.gate import find_shortfalls
+from cadenza.parts.evaluation.graders import Graders
+from cadenza.parts.evaluation.runner import AskedSide, RunProgress, SuiteRun, run_suite
+from cadenza.parts.evaluation.verdict import WireChecks, reach_verdict
+from cadenza.parts.evaluation.verdict_rows import AnswerScore, Side
 from cadenza.upstreams.openai import OpenAIUpstream
 from tests.evaluation.candidates import BAD, GOOD, INCUMBENT, Candidate
 from tests.evaluation.known_quality import starter

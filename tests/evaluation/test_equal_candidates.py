@@ -5,9 +5,9 @@ from random import Random
 import pytest
 
 from cadenza.core.classes import GateLimits
-from cadenza.evaluation.gate import find_shortfalls
-from cadenza.evaluation.verdict import CaseFacts, ConformanceCheck, WireChecks, reach_verdict
-from cadenza.store.tables.verdicts import SIDES, AnswerScore
+from cadenza.parts.evaluation.gate import find_shortfalls
+from cadenza.parts.evaluation.verdict import CaseFacts, ConformanceCheck, WireChecks, reach_verdict
+from cadenza.parts.evaluation.verdict_rows import SIDES, AnswerScore
 from tests.evaluation.known_quality import starter
 
 RUNS = 3

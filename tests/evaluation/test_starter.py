@@ -2,8 +2,8 @@
 
 from collections import Counter
 
-from cadenza.evaluation.graders import GradedReply, Graders, ReplyCall, grade
-from cadenza.evaluation.suite import Case, load_suite
+from cadenza.parts.evaluation.graders import GradedReply, Graders, ReplyCall, grade
+from cadenza.parts.evaluation.suite import Case, load_suite
 from tests.evaluation.known_quality import WrittenAnswer, cases_by_key, references, starter
 
 TAGS = {

@@ -11,8 +11,8 @@ from cadenza.core.money import Price
 from cadenza.core.records import Usage
 from cadenza.core.tool_calls import ToolCallPart
 from cadenza.gateway.relay import ReplyHead
-from cadenza.grounding.material import ID_CHARS, NO_GROUNDING, TAG_NAME, Grounding
-from cadenza.grounding.search.records import Source
+from cadenza.parts.grounding.material import ID_CHARS, NO_GROUNDING, TAG_NAME, Grounding
+from cadenza.parts.grounding.search.records import Source
 from cadenza.upstreams.base import Fault, Piece, Sink
 
 Step = Piece | list[str]  # texts that arrive together are one step

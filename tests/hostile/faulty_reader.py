@@ -9,8 +9,8 @@ import signal
 
 from cadenza.children.confine import confine, enter_sandbox, read_limits, serve_tasks
 from cadenza.core.tokens import Tokenizer
-from cadenza.grounding.files.child import prepare, serve_task
-from cadenza.grounding.files.messages import TASKS
+from cadenza.parts.grounding.files.child import prepare, serve_task
+from cadenza.parts.grounding.files.messages import TASKS
 
 
 class StrangeError(Exception):

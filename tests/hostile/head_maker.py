@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from functools import cache, partial
 
 from cadenza.gateway.api import ENDPOINTS
-from cadenza.web.docs.openapi import PLATFORM
-from cadenza.web.probes import API_PATHS, PATHS
-from cadenza.web.routes import Page
-from cadenza.web.site_map import ROUTES
+from cadenza.parts.site.docs.openapi import PLATFORM
+from cadenza.parts.site.routes import Page
+from cadenza.parts.site.site_map import ROUTES
+from cadenza.server.probes import API_PATHS, PATHS
 
 HEAD_BYTES = 64 * 1024
 OTHERS_BYTES = 512  # of the request line and the fields that every head has

@@ -12,7 +12,6 @@ from functools import cache, partial
 
 import msgspec
 
-from cadenza.control.money.stripe import check_signature
 from cadenza.core.activity import read_filter, read_place
 from cadenza.core.chat import find_user_question
 from cadenza.core.codes import is_well_formed, normal_code
@@ -28,30 +27,31 @@ from cadenza.gateway.auth import presented_key
 from cadenza.gateway.chat import LARGE_BYTES, STEPS_MAX
 from cadenza.gateway.endpoints import is_api, unknown_path
 from cadenza.gateway.large.weight import Steps, is_light
-from cadenza.gateway.protocols.translators import TRANSLATORS
 from cadenza.gateway.uploads import UNPAID_BYTES
 from cadenza.gateway.validate import parse_chat
-from cadenza.grounding.answer import find_citations
-from cadenza.grounding.files.child import decode_file_data
-from cadenza.grounding.files.formats.charsets import guess_charset
-from cadenza.grounding.files.formats.read import read_document, read_page
-from cadenza.grounding.files.messages import TokenBudget
-from cadenza.grounding.files.passages import rank_document
-from cadenza.grounding.files.questions import AskedOfFiles
-from cadenza.grounding.files.records import Section
-from cadenza.grounding.search.engines.web import plain_text
-from cadenza.grounding.search.intent.decision import decide
-from cadenza.grounding.search.intent.query import make_query
-from cadenza.grounding.search.pages.addresses import parse_target
-from cadenza.grounding.search.pages.robots import is_allowed, parse_rules
-from cadenza.grounding.search.records import Source
 from cadenza.http.exchange import Request
 from cadenza.http.headers import TrustedProxies, is_local
 from cadenza.http.request_parser import Progress, RequestParser
+from cadenza.parts.grounding.answer import find_citations
+from cadenza.parts.grounding.files.child import decode_file_data
+from cadenza.parts.grounding.files.formats.charsets import guess_charset
+from cadenza.parts.grounding.files.formats.read import read_document, read_page
+from cadenza.parts.grounding.files.messages import TokenBudget
+from cadenza.parts.grounding.files.passages import rank_document
+from cadenza.parts.grounding.files.questions import AskedOfFiles
+from cadenza.parts.grounding.files.records import Section
+from cadenza.parts.grounding.search.engines.web import plain_text
+from cadenza.parts.grounding.search.intent.decision import decide
+from cadenza.parts.grounding.search.intent.query import make_query
+from cadenza.parts.grounding.search.pages.addresses import parse_target
+from cadenza.parts.grounding.search.pages.robots import is_allowed, parse_rules
+from cadenza.parts.grounding.search.records import Source
 from cadenza.parts.otlp.trace_context import read_parent
-from cadenza.web.chat.markdown.messages import TASK_CHARS_MAX, RenderTask
-from cadenza.web.chat.markdown.render import HtmlRenderer
-from cadenza.web.cookies import Origin, read_cookie
+from cadenza.parts.payments.stripe import check_signature
+from cadenza.parts.protocols.translators import TRANSLATORS
+from cadenza.parts.site.chat.markdown.messages import TASK_CHARS_MAX, RenderTask
+from cadenza.parts.site.chat.markdown.render import HtmlRenderer
+from cadenza.parts.site.cookies import Origin, read_cookie
 from tests.hostile.grammar import Grammar, Growth, Recipe
 from tests.hostile.head_maker import FIELDS, QUERIES, TAILS
 from tests.hostile.head_maker import HEAD_BYTES as HTTP_HEAD_BYTES

@@ -7,10 +7,10 @@ import pytest
 
 from cadenza.children.seccomp import this_machine
 from cadenza.core.errors import UnreadableAttachment
-from cadenza.grounding.files.reader import (
+from cadenza.parts.grounding.files.reader import (
     ReaderBusy,
 )
-from cadenza.grounding.files.records import FetchedPage
+from cadenza.parts.grounding.files.records import FetchedPage
 from tests.hostile.odd_files import break_file, odd_files, seeds
 from tests.hostile.test_documents import reading, sent
 

@@ -22,8 +22,9 @@ from cadenza.children.confine import ChildLimits
 from cadenza.children.seccomp import this_machine
 from cadenza.children.turns import TurnLimits
 from cadenza.core.errors import UnreadableAttachment
-from cadenza.grounding.files.questions import AskedOfFiles
-from cadenza.grounding.files.reader import (
+from cadenza.observe import Observer, make_log
+from cadenza.parts.grounding.files.questions import AskedOfFiles
+from cadenza.parts.grounding.files.reader import (
     CHILD,
     MIB,
     DocumentReader,
@@ -31,9 +32,8 @@ from cadenza.grounding.files.reader import (
     ReaderLimits,
     SentFile,
 )
-from cadenza.grounding.files.records import FetchedPage
-from cadenza.grounding.files.shown import DocumentText
-from cadenza.observe import Observer, make_log
+from cadenza.parts.grounding.files.records import FetchedPage
+from cadenza.parts.grounding.files.shown import DocumentText
 from tests import processes
 from tests.processes import read_of
 from tests.unit.grounding.files import made_files as made

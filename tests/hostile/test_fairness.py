@@ -13,12 +13,12 @@ from cadenza.children.seccomp import this_machine
 from cadenza.children.turns import CpuBudget, TurnLimits
 from cadenza.core.errors import RateLimited
 from cadenza.gateway.large.bodies import LargeBodies, LargeLimits
-from cadenza.grounding.files.questions import AskedOfFiles
-from cadenza.grounding.files.reader import MIB, DocumentReader, ReaderBusy, ReaderLimits
 from cadenza.observe import Observer, make_log
-from cadenza.web.chat.markdown import messages
-from cadenza.web.chat.markdown.messages import RenderTask
-from cadenza.web.chat.markdown.process import MarkdownRenderer, RenderLimits
+from cadenza.parts.grounding.files.questions import AskedOfFiles
+from cadenza.parts.grounding.files.reader import MIB, DocumentReader, ReaderBusy, ReaderLimits
+from cadenza.parts.site.chat.markdown import messages
+from cadenza.parts.site.chat.markdown.messages import RenderTask
+from cadenza.parts.site.chat.markdown.process import MarkdownRenderer, RenderLimits
 from tests.hostile.test_documents import sent
 
 WAIT_S = 200.0  # of a busy machine

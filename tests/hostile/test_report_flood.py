@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from cadenza.control.account.memory import add_note
 from cadenza.core.spans import DAY_MS
+from cadenza.parts.grounding.notes import add_note
 from cadenza.store.report_turns import WAITING_MAX
 from tests.load import Connection, ConnectionPool
 from tests.loopback import LoopbackUpstream

@@ -4,9 +4,9 @@ import asyncio
 import sys
 
 from cadenza.children.seccomp import this_machine
-from cadenza.grounding.files.questions import AskedOfFiles
-from cadenza.grounding.files.reader import DocumentReader, SentFile
 from cadenza.observe import Observer, make_log
+from cadenza.parts.grounding.files.questions import AskedOfFiles
+from cadenza.parts.grounding.files.reader import DocumentReader, SentFile
 from tests.unit.children.unfiltered_probe import refuse_filters
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.grounding.search.engines.base import Engine
-from cadenza.grounding.search.engines.build import probe
-from cadenza.grounding.search.records import EngineFailed, Hit
+from cadenza.parts.grounding.search.engines.base import Engine
+from cadenza.parts.grounding.search.engines.build import probe
+from cadenza.parts.grounding.search.records import EngineFailed, Hit
 from tests.searxng.local_searxng import Index, running_index, running_searxng
 from tests.unit.grounding.engine_peer import engine_at
 

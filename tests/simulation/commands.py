@@ -11,7 +11,18 @@ import msgspec
 
 from cadenza.control.account.accounts import suspend_account
 from cadenza.control.money.credit import correct_credit, give_credit
-from cadenza.control.money.payments import (
+from cadenza.control.money.refunds import refund_request
+from cadenza.core.codes import code_prefix, digest_code, normal_code
+from cadenza.core.errors import ControlError
+from cadenza.core.records import Cap, Period
+from cadenza.fleet.changes import make_change
+from cadenza.ledger import credit, payments
+from cadenza.ledger.cap_rows import set_cap
+from cadenza.ledger.origins import CreditMove
+from cadenza.ledger.payments import Payment, PaymentIds
+from cadenza.observe import places
+from cadenza.parts.payments import voucher_rows as vouchers
+from cadenza.parts.payments.payments import (
     NANO_PER_CENT,
     DisputeClosed,
     Disputed,
@@ -22,19 +33,9 @@ from cadenza.control.money.payments import (
     Result,
     apply_event,
 )
-from cadenza.control.money.refunds import refund_request
-from cadenza.control.money.transfers import Transfer, TransferRefund, record_transfer, refund_transfer
-from cadenza.control.money.vouchers import Redeemed, redeem_voucher
-from cadenza.core.codes import code_prefix, digest_code, normal_code
-from cadenza.core.errors import ControlError
-from cadenza.core.records import Cap, Period
-from cadenza.fleet.changes import make_change
-from cadenza.ledger import credit, payments, vouchers
-from cadenza.ledger.cap_rows import set_cap
-from cadenza.ledger.origins import CreditMove
-from cadenza.ledger.payments import Payment, PaymentIds
-from cadenza.ledger.vouchers import Voucher
-from cadenza.observe import places
+from cadenza.parts.payments.transfers import Transfer, TransferRefund, record_transfer, refund_transfer
+from cadenza.parts.payments.voucher_rows import Voucher
+from cadenza.parts.payments.vouchers import Redeemed, redeem_voucher
 from cadenza.store.store import StoreRefused, StoreUnavailable
 from cadenza.store.tables import keys
 from tests.simulation.network import Link

@@ -21,10 +21,11 @@ from cadenza.control.classes import (
 from cadenza.core.classes import ClassState, GateLimits
 from cadenza.core.errors import ControlError
 from cadenza.core.records import Route
-from cadenza.evaluation.verdict import Verdict
+from cadenza.parts.evaluation import verdict_rows as verdicts
+from cadenza.parts.evaluation.verdict import Verdict
+from cadenza.parts.evaluation.verdict_rows import EvaluationRecord
 from cadenza.store.store import Store, Transaction
-from cadenza.store.tables import class_versions, epochs, verdicts
-from cadenza.store.tables.verdicts import EvaluationRecord
+from cadenza.store.tables import class_versions, epochs
 from tests.store.class_changes import NEW, NOW_MS, OLD, PINNED, RULES, VERSION, PatientStore, forced, main
 from tests.store.forked import forked
 from tests.unit.evaluation.verdicts import make_side, make_verdict

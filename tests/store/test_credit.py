@@ -5,8 +5,6 @@ from functools import partial
 
 import pytest
 
-from cadenza.control.email.low_balance import LowBalanceNotices
-from cadenza.control.email.outbox import Email, SendFailed
 from cadenza.control.money.credit import correct_credit, set_low_balance
 from cadenza.control.money.statement import export_statement, read_statement, sum_entries
 from cadenza.core.errors import ControlError
@@ -15,6 +13,8 @@ from cadenza.core.spans import Span
 from cadenza.ledger import check, credit
 from cadenza.ledger.rules import Held
 from cadenza.observe import make_log
+from cadenza.parts.mail.low_balance import LowBalanceNotices
+from cadenza.parts.mail.outbox import Email, SendFailed
 from cadenza.store.schema import entries
 from cadenza.store.store import Store
 from cadenza.store.tables import accounts

@@ -8,11 +8,9 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from cadenza.control.money.months import check_all, close_month, report_month, verify_month
 from cadenza.control.money.refunds import refund_request
 from cadenza.control.money.statement import check_ledger, export_statement, key_overview, sum_entries, usage_overview
 from cadenza.control.retention import RetentionKeeper
-from cadenza.core.margin import MARGIN_GROUPS
 from cadenza.core.money import Price
 from cadenza.core.records import COMMAND_LINE, SEARCH, Cap, Usage
 from cadenza.core.retention import RetentionLimits
@@ -20,9 +18,11 @@ from cadenza.core.spans import ALWAYS, DAY_MS, Span, month_span
 from cadenza.core.usage_report import Counters, GroupBy, day_name, sum_counters
 from cadenza.ledger import credit
 from cadenza.observe import make_log
+from cadenza.parts.books import margin_rows as margins
+from cadenza.parts.books.margin import MARGIN_GROUPS
+from cadenza.parts.books.months import check_all, close_month, report_month, verify_month
 from cadenza.store.schema import usage
 from cadenza.store.store import Store
-from cadenza.store.tables import margins
 from cadenza.store.tables.metered import first_id
 from cadenza.store.tables.usage import by_key, report
 from tests.store.moves import (

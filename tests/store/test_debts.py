@@ -1,7 +1,15 @@
 """Debts on both databases: credit that is taken back while requests hold it, or after it was spent, is paid first."""
 
-from cadenza.control.money.months import month_of
-from cadenza.control.money.payments import (
+from cadenza.control.money.statement import describe_entry, export_statement, read_statement
+from cadenza.core.money import Price
+from cadenza.core.records import COMMAND_LINE, Usage
+from cadenza.core.spans import month_span
+from cadenza.ledger import check, credit
+from cadenza.ledger.origins import CreditMove
+from cadenza.ledger.payments import PaymentIds
+from cadenza.ledger.rules import Held, Hold, Insufficient
+from cadenza.parts.books.months import month_of
+from cadenza.parts.payments.payments import (
     DisputeClosed,
     Disputed,
     Fact,
@@ -11,16 +19,8 @@ from cadenza.control.money.payments import (
     Refunded,
     apply_event,
 )
-from cadenza.control.money.payments import start_payment as begin
-from cadenza.control.money.statement import describe_entry, export_statement, read_statement
-from cadenza.control.money.transfers import Transfer, TransferRefund, record_transfer, refund_transfer
-from cadenza.core.money import Price
-from cadenza.core.records import COMMAND_LINE, Usage
-from cadenza.core.spans import month_span
-from cadenza.ledger import check, credit
-from cadenza.ledger.origins import CreditMove
-from cadenza.ledger.payments import PaymentIds
-from cadenza.ledger.rules import Held, Hold, Insufficient
+from cadenza.parts.payments.payments import start_payment as begin
+from cadenza.parts.payments.transfers import Transfer, TransferRefund, record_transfer, refund_transfer
 from cadenza.store.schema import debts, entries
 from cadenza.store.store import Store
 from cadenza.store.tables import accounts

@@ -7,11 +7,11 @@ import pytest
 
 from cadenza.control.account.accounts import NewAccount, add_account, get_account, resume_account
 from cadenza.control.account.erasure import Erased, erase_account
-from cadenza.control.account.memory import add_note
 from cadenza.core.errors import ControlError
 from cadenza.core.records import Usage
 from cadenza.ledger import credit
 from cadenza.ledger.rules import Held
+from cadenza.parts.grounding.notes import add_note
 from cadenza.store import schema
 from cadenza.store.schema import accounts, entries, metadata, usage
 from cadenza.store.sqlite.store import SqliteStore

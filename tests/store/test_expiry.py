@@ -4,12 +4,12 @@ import pytest
 
 from cadenza.control.money.credit import give_credit, list_expiring
 from cadenza.control.money.refunds import refund_request
-from cadenza.control.money.vouchers import VoucherOrder, create_vouchers, redeem_voucher
 from cadenza.core.errors import ControlError
 from cadenza.core.records import COMMAND_LINE, Usage
 from cadenza.core.spans import DAY_MS
 from cadenza.ledger import check, credit, lots
 from cadenza.ledger.rules import Held
+from cadenza.parts.payments.vouchers import VoucherOrder, create_vouchers, redeem_voucher
 from cadenza.store.schema import credit_lots, entries
 from cadenza.store.store import Store
 from cadenza.store.tables import accounts

@@ -2,10 +2,10 @@
 
 from cadenza.control.account.erasure import erase_account
 from cadenza.control.money.credit import correct_credit, give_credit
-from cadenza.control.money.payments import DisputeClosed, Disputed, Refunded
-from cadenza.control.money.vouchers import VoucherOrder, create_vouchers, redeem_voucher
 from cadenza.core.records import COMMAND_LINE, Usage
 from cadenza.ledger import check
+from cadenza.parts.payments.payments import DisputeClosed, Disputed, Refunded
+from cadenza.parts.payments.vouchers import VoucherOrder, create_vouchers, redeem_voucher
 from cadenza.store.schema import entries
 from cadenza.store.store import Store
 from cadenza.store.tables import accounts

@@ -16,10 +16,11 @@ from cadenza.core.retention import RetentionLimits
 from cadenza.core.spans import DAY_MS
 from cadenza.ledger import low_balances, transaction
 from cadenza.observe import make_log
+from cadenza.parts.site.tables import links, sessions
 from cadenza.store.sqlite.store import SqliteStore
 from cadenza.store.statements import Statement, Values
 from cadenza.store.store import Row, Store, Transaction
-from cadenza.store.tables import audit_events, links, request_details, sessions
+from cadenza.store.tables import audit_events, request_details
 from cadenza.store.tables.metered import first_id
 from tests.store.moves import findings
 from tests.store.rows import NOW_MS, add_account, add_key, run_sql, sum_up

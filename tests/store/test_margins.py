@@ -1,19 +1,20 @@
 """What requests earned and cost, and attempts without a metering row, on both databases."""
 
 from cadenza.control.money.credit import give_credit
-from cadenza.control.money.months import month_of
 from cadenza.control.money.refunds import refund_request
-from cadenza.control.money.transfers import Transfer, record_transfer
 from cadenza.core.attempts import AttemptCounts, AttemptKey, AttemptSums
-from cadenza.core.bills import DayModel, ModelCounts
-from cadenza.core.margin import MARGIN_GROUPS, MarginGroup, MarginSums, Revenue
 from cadenza.core.money import format_dollars
 from cadenza.core.records import COMMAND_LINE, Route, Usage
 from cadenza.core.spans import ALWAYS, DAY_MS, Span
 from cadenza.ledger import credit
 from cadenza.ledger.origins import CreditMove
+from cadenza.parts.books import margin_rows as margins
+from cadenza.parts.books.bills import DayModel, ModelCounts
+from cadenza.parts.books.margin import MARGIN_GROUPS, MarginGroup, MarginSums, Revenue
+from cadenza.parts.books.months import month_of
+from cadenza.parts.payments.transfers import Transfer, record_transfer
 from cadenza.store.store import Store
-from cadenza.store.tables import attempts, margins
+from cadenza.store.tables import attempts
 from tests.store.moves import finish, fund, make_hold, take
 from tests.store.rows import DOLLAR_NANO, NOW_MS
 

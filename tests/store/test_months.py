@@ -5,15 +5,15 @@ from datetime import UTC, datetime
 
 import pytest
 
-from cadenza.control.money import months
-from cadenza.control.money.margins import report_margin
-from cadenza.control.money.months import check_all, close_month, report_month, verify_month
 from cadenza.control.money.statement import check_ledger
 from cadenza.core.errors import ControlError
 from cadenza.core.records import Usage
 from cadenza.core.spans import month_span
 from cadenza.ledger import credit
 from cadenza.ledger.months import ClosedMonth, seal
+from cadenza.parts.books import months
+from cadenza.parts.books.margins import report_margin
+from cadenza.parts.books.months import check_all, close_month, report_month, verify_month
 from cadenza.store import schema
 from cadenza.store.schema import entries
 from cadenza.store.statements import Statement

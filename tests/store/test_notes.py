@@ -5,15 +5,15 @@ import asyncio
 import pytest
 
 from cadenza.control.account.accounts import choose, preferences_of
-from cadenza.control.account.memory import NOTES_MAX, add_note, change_note, list_notes, remove_note
 from cadenza.core.errors import ControlError, Unknown
 from cadenza.core.records import CLASSES
 from cadenza.fleet.presence import USUAL_BOUNDS
+from cadenza.parts.grounding.note_rows import OwnedNote, texts_of
+from cadenza.parts.grounding.notes import NOTES_MAX, add_note, change_note, list_notes, remove_note
 from cadenza.store.schema import accounts
 from cadenza.store.store import Store
 from cadenza.store.tables import audit_events, keys
 from cadenza.store.tables.accounts import Account, Preferences
-from cadenza.store.tables.notes import OwnedNote, texts_of
 from tests.postgres import Postgres
 from tests.store.fleet import HOUR_S, member
 from tests.store.moves import opened

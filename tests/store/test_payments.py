@@ -10,7 +10,13 @@ import msgspec
 import pytest
 from sqlalchemy import text
 
-from cadenza.control.money.payments import (
+from cadenza.core.errors import ControlError
+from cadenza.core.spans import Span
+from cadenza.ledger import check, credit, payments
+from cadenza.ledger.origins import CreditMove
+from cadenza.ledger.payments import Payment, PaymentIds, sum_days
+from cadenza.ledger.rules import Held
+from cadenza.parts.payments.payments import (
     OPEN_MAX,
     Checkout,
     CheckoutOrder,
@@ -30,12 +36,6 @@ from cadenza.control.money.payments import (
     list_payments,
     start_payment,
 )
-from cadenza.core.errors import ControlError
-from cadenza.core.spans import Span
-from cadenza.ledger import check, credit, payments
-from cadenza.ledger.origins import CreditMove
-from cadenza.ledger.payments import Payment, PaymentIds, sum_days
-from cadenza.ledger.rules import Held
 from cadenza.store.schema import entries
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, Transaction

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from cadenza.control.account.erasure import erase_account
-from cadenza.control.money.months import Verified, close_month
-from cadenza.control.money.proof import verify_file
 from cadenza.control.money.refunds import refund_request
 from cadenza.core.csv_text import csv_table
 from cadenza.core.records import COMMAND_LINE
 from cadenza.core.spans import month_span
 from cadenza.ledger import credit
 from cadenza.ledger.export import EXPORT_FIELDS, export, readable
+from cadenza.parts.books.months import Verified, close_month
+from cadenza.parts.books.proof import verify_file
 from cadenza.store.store import Store
 from tests.store.moves import fund
 from tests.store.rows import DOLLAR_NANO, run_sql

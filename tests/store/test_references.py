@@ -16,12 +16,12 @@ from cadenza.control.account.accounts import create_account
 from cadenza.control.keys import KeyOrder, create_key
 from cadenza.control.money.credit import correct_credit, give_credit
 from cadenza.control.money.idempotency import FOR_ALL, digest_of
-from cadenza.control.money.transfers import Transfer, find_transfer, record_transfer
-from cadenza.control.money.vouchers import VoucherOrder, create_vouchers, redeem_voucher
 from cadenza.core.codes import digest_key
 from cadenza.core.errors import ControlError
 from cadenza.core.records import COMMAND_LINE
 from cadenza.ledger import check
+from cadenza.parts.payments.transfers import Transfer, find_transfer, record_transfer
+from cadenza.parts.payments.vouchers import VoucherOrder, create_vouchers, redeem_voucher
 from cadenza.store.schema import audit_events, entries, keys, vouchers
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, StoreUnavailable, StoreUncertain

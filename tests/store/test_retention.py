@@ -9,13 +9,14 @@ from cadenza.core.records import Usage
 from cadenza.core.retention import RetentionLimits
 from cadenza.core.spans import DAY_MS
 from cadenza.observe import make_log
+from cadenza.parts.site.tables import links
+from cadenza.parts.site.tables import sessions as session_rows
+from cadenza.parts.site.tables.links import Link
+from cadenza.parts.site.tables.sessions import Session
 from cadenza.store.schema import audit_events, sessions, usage
 from cadenza.store.store import Store, StoreRefused
-from cadenza.store.tables import links, retention
-from cadenza.store.tables import sessions as session_rows
+from cadenza.store.tables import retention
 from cadenza.store.tables.audit_events import AuditEvent, add
-from cadenza.store.tables.links import Link
-from cadenza.store.tables.sessions import Session
 from tests.store.moves import finish, fund, make_hold, opened, take
 from tests.store.rows import DOLLAR_NANO, NOW_MS, rows_of, run_sql
 

@@ -6,12 +6,13 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
+from cadenza.parts.site.tables import links, second_factors, sessions, site_secrets
+from cadenza.parts.site.tables.links import Link
+from cadenza.parts.site.tables.second_factors import Passkey
+from cadenza.parts.site.tables.sessions import Session
 from cadenza.store.store import Store, StoreRefused, Transaction
-from cadenza.store.tables import accounts, links, second_factors, sessions, site_secrets
+from cadenza.store.tables import accounts
 from cadenza.store.tables.accounts import Account, Preferences
-from cadenza.store.tables.links import Link
-from cadenza.store.tables.second_factors import Passkey
-from cadenza.store.tables.sessions import Session
 
 NOW_MS = 1_800_000_000_000
 ACCOUNT = Account("acct_a", "a@example.org", "forte", 0, 0, NOW_MS)

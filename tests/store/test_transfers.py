@@ -7,9 +7,14 @@ import pytest
 
 from cadenza.control.account.erasure import erase_account
 from cadenza.control.money.credit import give_credit
-from cadenza.control.money.months import compare_payments, list_payment_entries, month_of, report_month
-from cadenza.control.money.payments import list_payments
-from cadenza.control.money.transfers import (
+from cadenza.core.errors import ControlError
+from cadenza.core.records import COMMAND_LINE, Usage
+from cadenza.core.spans import DAY_MS, day_of
+from cadenza.ledger.payments import PaymentDay
+from cadenza.ledger.rules import Held
+from cadenza.parts.books.months import compare_payments, list_payment_entries, month_of, report_month
+from cadenza.parts.payments.payments import list_payments
+from cadenza.parts.payments.transfers import (
     RefundedTransfer,
     Transfer,
     TransferRefund,
@@ -17,11 +22,6 @@ from cadenza.control.money.transfers import (
     record_transfer,
     refund_transfer,
 )
-from cadenza.core.errors import ControlError
-from cadenza.core.records import COMMAND_LINE, Usage
-from cadenza.core.spans import DAY_MS, day_of
-from cadenza.ledger.payments import PaymentDay
-from cadenza.ledger.rules import Held
 from cadenza.store.schema import entries
 from cadenza.store.store import Store
 from cadenza.store.tables.audit_events import list_newest

@@ -4,7 +4,10 @@ import asyncio
 
 import pytest
 
-from cadenza.control.money.vouchers import (
+from cadenza.core.errors import ControlError
+from cadenza.core.records import COMMAND_LINE
+from cadenza.ledger import check, credit
+from cadenza.parts.payments.vouchers import (
     Redeemed,
     VoucherOrder,
     WrongCode,
@@ -13,9 +16,6 @@ from cadenza.control.money.vouchers import (
     redeem_voucher,
     revoke_voucher,
 )
-from cadenza.core.errors import ControlError
-from cadenza.core.records import COMMAND_LINE
-from cadenza.ledger import check, credit
 from cadenza.store.schema import entries, vouchers
 from cadenza.store.store import Store
 from cadenza.store.tables import epochs

@@ -22,7 +22,7 @@ MANY_ATTRIBUTES = {"src/cadenza/observe/metrics.py:Metrics": 33}  # one for each
 # file -> the parsers of queries that it uses, and for what
 READS_QUERIES = {
     "src/cadenza/core/query.py": {"urllib.parse.parse_qsl"},  # the query of a request
-    "src/cadenza/web/visit.py": {"urllib.parse.parse_qs", "url"},  # the body of a form; the host of the site
+    "src/cadenza/parts/site/visit.py": {"urllib.parse.parse_qs", "url"},  # the body of a form; the host of the site
     "src/cadenza/parts/valkey/contents.py": {"urllib.parse.parse_qsl"},  # addresses in the config
     "src/cadenza/parts/valkey/connection.py": {"urllib.parse.parse_qs"},
     "src/cadenza/parts/postgres/connection.py": {"urllib.parse.parse_qs"},
@@ -197,7 +197,7 @@ def test_cookies_and_queries_are_read_in_one_place() -> None:
     """Only `read_cookie` reads cookies, and only `read_query` queries: other readers take seconds for some heads."""
     found = {name: unsafe_reads(nodes) for name, nodes in parsed(SOURCE)}
     assert {name: reads for name, reads in found.items() if reads - READS_QUERIES.get(name, set())} == {}
-    templates = {path.name: path.read_text() for path in (SOURCE / "web" / "templates").rglob("*.html")}
+    templates = {path.name: path.read_text() for path in (SOURCE / "parts" / "site" / "templates").rglob("*.html")}
     assert [name for name, text in templates.items() if re.search(r"request\.(cookies|query_params|url)", text)] == []
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from cadenza.web.visit import CHANGE_RATE
+from cadenza.parts.site.visit import CHANGE_RATE
 from tests.loopback import LoopbackUpstream
 from tests.service import EMAIL, PASSWORD, Service
 from tests.service_config import ServiceSpec, ordinary_spec

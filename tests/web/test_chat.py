@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from cadenza.web.cookies import csrf_token
+from cadenza.parts.site.cookies import csrf_token
 from tests.account import FORTE_INPUT_NANO, FORTE_OUTPUT_NANO, PROMPT_TOKENS
 from tests.conftest import StartService
 from tests.loopback import ROLE, STOP, USAGE, LoopbackUpstream, Pause, Sse, Status, chunk, said, usage_chunk

@@ -5,10 +5,10 @@ from typing import Any
 
 from cadenza.core.money import Price
 from cadenza.gateway.relay import ReplyHead
-from cadenza.grounding.answer import find_citations
-from cadenza.grounding.material import Grounding, ShownFile
-from cadenza.grounding.search.records import Source
-from cadenza.web.chat.relay import ChatEvents
+from cadenza.parts.grounding.answer import find_citations
+from cadenza.parts.grounding.material import Grounding, ShownFile
+from cadenza.parts.grounding.search.records import Source
+from cadenza.parts.site.chat.relay import ChatEvents
 
 PAGE = Source("https://example.org/a", "A page", "Its text")
 OTHER = Source("https://example.org/b", "Another", "Its text")

@@ -13,7 +13,7 @@ from tests.service_config import ordinary_spec
 from tests.visitor import Visitor, signed_in
 from tests.web.chat_client import ChatClient, html_of, text_of
 
-RENDERER = "cadenza.web.chat.markdown.child"
+RENDERER = "cadenza.parts.site.chat.markdown.child"
 REQUESTS = 20
 OWN_CPU_S = 1.0  # about 0.1 s on an idle machine
 REPLIES = {

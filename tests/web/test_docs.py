@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from cadenza.core.errors import CadenzaError
-from cadenza.web.docs.examples import BASE, EXAMPLES
-from cadenza.web.docs.pages import ERRORS
+from cadenza.parts.site.docs.examples import BASE, EXAMPLES
+from cadenza.parts.site.docs.pages import ERRORS
 from tests.environment import environment
 from tests.loopback import LoopbackUpstream
 from tests.service import Service

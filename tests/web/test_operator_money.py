@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from cadenza.cli import app
-from cadenza.core.margin import MARGIN_GROUPS
+from cadenza.parts.books.margin import MARGIN_GROUPS
 from tests.account import run_command
 from tests.cli import a_month
 from tests.loopback import LoopbackUpstream

@@ -10,8 +10,8 @@ from typing import Annotated, Any, get_args, get_origin
 import msgspec
 import pytest
 
-from cadenza.web.routes import Access, ApiEndpoint, Page
-from cadenza.web.site_map import ROUTES
+from cadenza.parts.site.routes import Access, ApiEndpoint, Page
+from cadenza.parts.site.site_map import ROUTES
 from tests.openapi import Document, read_document
 from tests.service import CREDIT_NANO, Service
 from tests.stripe.local_stripe import WEBHOOK

@@ -9,7 +9,7 @@ from contextlib import closing
 
 import pytest
 
-from cadenza.control.sign_in.second_factor import STEP_S, code_at
+from cadenza.parts.site.sign_in.second_factor import STEP_S, code_at
 from tests.cli.program import run_here
 from tests.migrated import STORE_WAIT_S
 from tests.service import PASSWORD, Service

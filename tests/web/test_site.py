@@ -9,7 +9,7 @@ from tests.raw_client import RawClient, Reply
 from tests.service import Service
 from tests.visitor import Visitor
 
-STATIC = files("cadenza.web").joinpath("static")
+STATIC = files("cadenza.parts.site").joinpath("static")
 POLICY = "default-src 'none'; script-src 'self'; style-src 'self'"
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from cadenza.control.tokens import SCOPES
-from cadenza.web.routes import ApiEndpoint
-from cadenza.web.site_map import ROUTES
+from cadenza.parts.site.routes import ApiEndpoint
+from cadenza.parts.site.site_map import ROUTES
+from cadenza.parts.site.tokens import SCOPES
 from tests.account import Account
 from tests.loopback import LoopbackUpstream
 from tests.service import CREDIT_NANO, Service, wait_until

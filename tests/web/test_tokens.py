@@ -8,10 +8,10 @@ from importlib.resources import files
 
 import pytest
 
-from cadenza.control.tokens import OPERATOR, SCOPES
 from cadenza.core.codes import make_token
-from cadenza.web.routes import Access, ApiEndpoint
-from cadenza.web.site_map import ROUTES
+from cadenza.parts.site.routes import Access, ApiEndpoint
+from cadenza.parts.site.site_map import ROUTES
+from cadenza.parts.site.tokens import OPERATOR, SCOPES
 from tests.cli.program import run_here
 from tests.raw_client import RawClient
 from tests.service import PASSWORD, Service
@@ -61,7 +61,7 @@ def test_every_scope_is_of_a_route() -> None:
 
 def test_every_endpoint_has_a_user() -> None:
     """An endpoint without a scope is used by a script of our pages, or open to everybody."""
-    static = files("cadenza.web").joinpath("static")
+    static = files("cadenza.parts.site").joinpath("static")
     scripts = "".join(one.read_text() for one in static.iterdir() if one.name.endswith(".js"))
     unused = [one.path for one in ENDPOINTS if not one.scope and one.path.partition("{")[0] not in scripts]
     assert unused == ["/status"]  # for everybody, and in the docs

@@ -21,14 +21,14 @@ from cadenza.control.account.accounts import (
 from cadenza.control.account.erasure import erase_account
 from cadenza.control.account.export import archive_name, write_to
 from cadenza.control.money.credit import correct_credit, give_credit
-from cadenza.control.money.transfers import Transfer, record_transfer
-from cadenza.control.sign_in.links import make_operator_link, print_link
-from cadenza.control.sign_in.sign_up import invite as make_invitation
 from cadenza.core.extras import require_extra
 from cadenza.core.money import format_dollars, parse_dollars
 from cadenza.core.records import COMMAND_LINE, DEFAULT_CLASS
+from cadenza.parts.payments.transfers import Transfer, record_transfer
+from cadenza.parts.site.sign_in.links import make_operator_link, print_link
+from cadenza.parts.site.sign_in.sign_up import invite as make_invitation
+from cadenza.parts.site.tables.links import LinkKind
 from cadenza.store.tables.accounts import Account
-from cadenza.store.tables.links import LinkKind
 from cadenza.terminal.configured import read_store, settings_option, usable_class, with_store
 from cadenza.terminal.console import (
     AmountCommand,

@@ -21,9 +21,9 @@ from cadenza.control.operator import announce_reload
 from cadenza.core.classes import ClassState, ClassVersion
 from cadenza.core.formats import rfc3339
 from cadenza.core.records import COMMAND_LINE, Route
-from cadenza.evaluation.suite import load_suite
+from cadenza.parts.evaluation.suite import load_suite
+from cadenza.parts.evaluation.verdict_rows import EvaluationRecord
 from cadenza.store.address import open_store
-from cadenza.store.tables.verdicts import EvaluationRecord
 from cadenza.terminal.configured import read_store, settings_option, with_store
 from cadenza.terminal.console import json_option, now_ms, print_json, print_list, print_table, say, to_row
 from cadenza.terminal.lazy import LazyGroup

@@ -16,15 +16,15 @@ from cadenza.control.classes import ClassRules, name_routes
 from cadenza.core.attempts import EVALUATION, AttemptCounts
 from cadenza.core.classes import ClassVersion
 from cadenza.core.records import COMMAND_LINE, Route
-from cadenza.evaluation.evaluate import Evaluated, EvaluationEvents, EvaluationOrder, evaluate
-from cadenza.evaluation.gate import find_shortfalls
-from cadenza.evaluation.graders import Graders
-from cadenza.evaluation.runner import AskedSide, SuiteRun
-from cadenza.evaluation.suite import load_suite
 from cadenza.observe import make_log
+from cadenza.parts.evaluation.evaluate import Evaluated, EvaluationEvents, EvaluationOrder, evaluate
+from cadenza.parts.evaluation.gate import find_shortfalls
+from cadenza.parts.evaluation.graders import Graders
+from cadenza.parts.evaluation.runner import AskedSide, SuiteRun
+from cadenza.parts.evaluation.suite import load_suite
+from cadenza.parts.evaluation.verdict_rows import EvaluationRecord, Side
 from cadenza.store.store import Store
 from cadenza.store.tables.attempts import add as add_attempts
-from cadenza.store.tables.verdicts import EvaluationRecord, Side
 from cadenza.terminal.console import now_ms, print_json, say, to_row
 from cadenza.upstreams.base import Upstream
 from cadenza.upstreams.billed import BilledUpstream

@@ -8,17 +8,17 @@ import click
 import msgspec
 
 from cadenza.config import Settings
-from cadenza.control.money.months import Verified, check_all, find_closed_span, verify_month
-from cadenza.control.money.proof import DERIVED, HASHED, verify_file
 from cadenza.control.money.refunds import refund_request
 from cadenza.control.money.statement import check_ledger, export_ledger, names_of_keys, usage_report
-from cadenza.control.money.transfers import TransferRefund, find_transfer, refund_transfer
 from cadenza.core.csv_text import csv_text
 from cadenza.core.money import format_dollars, parse_dollars
 from cadenza.core.records import COMMAND_LINE
 from cadenza.core.spans import ALWAYS, Span, parse_dates, parse_span
 from cadenza.core.usage_report import GROUPS, GROUPS_OF_ALL, Report, parse_group
 from cadenza.ledger.export import EXPORT_FIELDS, REQUEST_FIELDS, readable
+from cadenza.parts.books.months import Verified, check_all, find_closed_span, verify_month
+from cadenza.parts.books.proof import DERIVED, HASHED, verify_file
+from cadenza.parts.payments.transfers import TransferRefund, find_transfer, refund_transfer
 from cadenza.store.store import Store
 from cadenza.terminal.configured import read_store, settings_option, with_store
 from cadenza.terminal.console import (

@@ -4,9 +4,9 @@ import click
 
 from cadenza.config import Settings
 from cadenza.control.account.accounts import get_account, get_account_or_only_one
-from cadenza.control.account.memory import add_note, list_notes, remove_note
+from cadenza.parts.grounding.note_rows import OwnedNote
+from cadenza.parts.grounding.notes import add_note, list_notes, remove_note
 from cadenza.store.store import Store
-from cadenza.store.tables.notes import OwnedNote
 from cadenza.terminal.configured import read_store, settings_option, with_store
 from cadenza.terminal.console import json_option, now_ms, print_list, say, to_row
 from cadenza.terminal.lazy import CommandGroup

@@ -9,7 +9,13 @@ import click
 from msgspec import convert
 
 from cadenza.config import Settings
-from cadenza.control.money.months import (
+from cadenza.control.money.statement import check_ledger
+from cadenza.core.csv_text import csv_table
+from cadenza.core.formats import rfc3339
+from cadenza.core.money import format_dollars
+from cadenza.core.records import COMMAND_LINE
+from cadenza.ledger.check import Violation
+from cadenza.parts.books.months import (
     BALANCE_FIELDS,
     REPORT_FIELDS,
     Compared,
@@ -21,14 +27,8 @@ from cadenza.control.money.months import (
     listing_span,
     report_month,
 )
-from cadenza.control.money.payments import ProviderFailed
-from cadenza.control.money.statement import check_ledger
-from cadenza.control.money.stripe import Stripe, StripeAccess
-from cadenza.core.csv_text import csv_table
-from cadenza.core.formats import rfc3339
-from cadenza.core.money import format_dollars
-from cadenza.core.records import COMMAND_LINE
-from cadenza.ledger.check import Violation
+from cadenza.parts.payments.payments import ProviderFailed
+from cadenza.parts.payments.stripe import Stripe, StripeAccess
 from cadenza.store.store import Store
 from cadenza.terminal.configured import read_store, settings_option, with_store
 from cadenza.terminal.console import json_option, now_ms, print_json, print_table, say, to_row

@@ -29,7 +29,6 @@ from cadenza.config.settings import GroundingSettings
 from cadenza.control.account.accounts import create_account, find_accounts
 from cadenza.control.class_versions import ServingProcess
 from cadenza.control.keys import KeyOrder, create_key
-from cadenza.control.sign_in.links import make_operator_link
 from cadenza.control.store.prepare import prepare_store
 from cadenza.core.classes import ClassState
 from cadenza.core.extras import is_installed
@@ -37,6 +36,7 @@ from cadenza.core.money import NANO_PER_DOLLAR, format_dollars
 from cadenza.core.records import DEFAULT_CLASS
 from cadenza.observe import Log, catch_strays, make_log
 from cadenza.observe.worker_metrics import workers_folder
+from cadenza.parts.site.sign_in.links import make_operator_link
 from cadenza.process import protect_memory, refused_limits
 from cadenza.server.server import bind, serve_one
 from cadenza.server.workers import Workers

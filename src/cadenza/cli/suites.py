@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from cadenza.evaluation.suite import load_suite
+from cadenza.parts.evaluation.suite import load_suite
 from cadenza.terminal.console import json_option, print_json
 from cadenza.terminal.lazy import CommandGroup
 

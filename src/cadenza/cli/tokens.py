@@ -3,8 +3,8 @@
 import click
 
 from cadenza.config import Settings
-from cadenza.control.tokens import TokenOrder, create_token, list_tokens, revoke_token
 from cadenza.core.formats import rfc3339
+from cadenza.parts.site.tokens import TokenOrder, create_token, list_tokens, revoke_token
 from cadenza.terminal.configured import read_store, settings_option, with_store
 from cadenza.terminal.console import json_option, now_ms, print_list, say, to_row
 from cadenza.terminal.lazy import CommandGroup

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import click
 
 from cadenza.core.money import format_dollars
-from cadenza.evaluation.runner import RunProgress
-from cadenza.evaluation.verdict import SideSummary, TagSummary, Verdict, describe_decision, show_cost
+from cadenza.parts.evaluation.runner import RunProgress
+from cadenza.parts.evaluation.verdict import SideSummary, TagSummary, Verdict, describe_decision, show_cost
 from cadenza.terminal.console import print_table, say, to_row
 
 BAR_CHARS = 24

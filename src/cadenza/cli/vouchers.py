@@ -3,10 +3,10 @@
 import click
 
 from cadenza.config import Settings
-from cadenza.control.money.vouchers import VoucherOrder, create_vouchers, list_vouchers, revoke_voucher
 from cadenza.core.formats import rfc3339_or_none
 from cadenza.core.money import format_dollars, parse_dollars
 from cadenza.core.records import COMMAND_LINE
+from cadenza.parts.payments.vouchers import VoucherOrder, create_vouchers, list_vouchers, revoke_voucher
 from cadenza.terminal.configured import read_store, settings_option, with_store
 from cadenza.terminal.console import (
     AmountCommand,

@@ -11,7 +11,7 @@ from cadenza.core.classes import ClassState, ClassVersion
 from cadenza.core.config_keys import suggest
 from cadenza.core.money import Price
 from cadenza.core.records import Route
-from cadenza.evaluation.runner import AskedSide
+from cadenza.parts.evaluation.runner import AskedSide
 from cadenza.store.store import Store
 
 

@@ -5,14 +5,14 @@ from collections.abc import Iterable
 import msgspec
 
 from cadenza.config.settings import MailSettings, ProviderSettings, SearchSettings, Settings
-from cadenza.control.email.outbox import Email, Send
 from cadenza.core.records import Route
 from cadenza.core.retention import USUAL_LIMITS, RetentionLimits
-from cadenza.grounding.search.records import SearchOptions
 from cadenza.observe import Log
+from cadenza.parts.embedded.upstream import EmbeddedUpstream
+from cadenza.parts.grounding.search.records import SearchOptions
+from cadenza.parts.mail.outbox import Email, Send
 from cadenza.upstreams.base import Upstream
 from cadenza.upstreams.dialects import DIALECTS
-from cadenza.upstreams.embedded.upstream import EmbeddedUpstream
 from cadenza.upstreams.openai import OpenAIUpstream
 
 
@@ -57,7 +57,7 @@ def build_send(mail: MailSettings) -> Send:
     """The SMTP client is imported with the first e-mail."""
 
     async def send(email: Email) -> None:
-        from cadenza.control.email.smtp import SmtpServer, send_email  # noqa: PLC0415 import time
+        from cadenza.parts.mail.smtp import SmtpServer, send_email  # noqa: PLC0415 import time
 
         await send_email(msgspec.convert(mail, SmtpServer, from_attributes=True), email)
 

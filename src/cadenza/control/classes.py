@@ -18,14 +18,15 @@ from cadenza.core.formats import rfc3339
 from cadenza.core.public import Public
 from cadenza.core.records import CLASSES, RetentionBy, Route
 from cadenza.core.spans import DAY_MS
-from cadenza.evaluation.gate import find_shortfalls
-from cadenza.evaluation.suite import STARTER
-from cadenza.evaluation.verdict import read_verdict
 from cadenza.fleet.changes import make_change
+from cadenza.parts.evaluation import verdict_rows as verdicts
+from cadenza.parts.evaluation.gate import find_shortfalls
+from cadenza.parts.evaluation.suite import STARTER
+from cadenza.parts.evaluation.verdict import read_verdict
+from cadenza.parts.evaluation.verdict_rows import EvaluationRecord
 from cadenza.store.store import Store, Transaction
-from cadenza.store.tables import audit_events, class_versions, epochs, verdicts
+from cadenza.store.tables import audit_events, class_versions, epochs
 from cadenza.store.tables.audit_events import AuditEvent
-from cadenza.store.tables.verdicts import EvaluationRecord
 from cadenza.upstreams.dialects import ENFORCE
 
 REASON_CHARS_MAX = 500

@@ -34,12 +34,12 @@ from cadenza.gateway.endpoints import (
 )
 from cadenza.gateway.gateway import Gateway
 from cadenza.gateway.in_flight import NO_KEY
-from cadenza.gateway.protocols.azure import is_deployment_path, serve_deployment
-from cadenza.gateway.protocols.messages import MESSAGE_ERRORS, count_tokens, serve_messages
-from cadenza.gateway.protocols.responses import serve_responses
 from cadenza.gateway.request import ApiRequest, At, RequestRecord
 from cadenza.http.exchange import STREAMING, Exchange, Interruption
 from cadenza.observe import places
+from cadenza.parts.protocols.azure import is_deployment_path, serve_deployment
+from cadenza.parts.protocols.messages import MESSAGE_ERRORS, count_tokens, serve_messages
+from cadenza.parts.protocols.responses import serve_responses
 from cadenza.process import is_exhausted
 from cadenza.store.store import StoreUnavailable
 

@@ -31,11 +31,11 @@ from cadenza.gateway.request import ApiRequest, RequestRecord
 from cadenza.gateway.slots import wait_for_slot
 from cadenza.gateway.uploads import UNPAID_BYTES, Upload
 from cadenza.gateway.validate import parse_chat
-from cadenza.grounding.material import NO_GROUNDING, Grounding
-from cadenza.grounding.wanted import NOTHING_WANTED, SWITCH, find_wanted, read_turned_off
 from cadenza.http.body import BodyBudget, BodyTimeout, BodyTooLarge
 from cadenza.http.exchange import Exchange, Request
 from cadenza.ledger.rules import Hold
+from cadenza.parts.grounding.material import NO_GROUNDING, Grounding
+from cadenza.parts.grounding.wanted import NOTHING_WANTED, SWITCH, find_wanted, read_turned_off
 from cadenza.routing.catalogue import has_ample_room, routes_that_fit
 from cadenza.routing.continuation import RoutedReply
 from cadenza.routing.dispatch import Dispatch

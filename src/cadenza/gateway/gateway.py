@@ -16,10 +16,10 @@ from cadenza.gateway.unknown_keys import UnknownKeyLimiter
 from cadenza.gateway.unpaid import UnpaidWork
 from cadenza.gateway.uploads import Uploads
 from cadenza.gateway.written_later import KeyUse
-from cadenza.grounding.gather import Grounder
 from cadenza.http.body import BodyMemory
 from cadenza.ledger.writer import LedgerWriter
 from cadenza.observe import Observer
+from cadenza.parts.grounding.gather import Grounder
 from cadenza.routing.catalogue import Snapshot
 from cadenza.routing.dispatch import Dispatcher
 from cadenza.store.store import Store, StoreUnavailable

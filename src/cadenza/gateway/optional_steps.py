@@ -14,11 +14,11 @@ from cadenza.gateway.credit_errors import check_least_credit, check_not_repeated
 from cadenza.gateway.gateway import Gateway
 from cadenza.gateway.messages import CUSTOM_TOOLS
 from cadenza.gateway.request import ApiRequest
-from cadenza.grounding.charges import Charges, charge_search
-from cadenza.grounding.gather import Affordable, Grounder, GroundingRequest
-from cadenza.grounding.material import Grounding
-from cadenza.grounding.wanted import Wanted
 from cadenza.ledger.cap_rows import find_cap
+from cadenza.parts.grounding.charges import Charges, charge_search
+from cadenza.parts.grounding.gather import Affordable, Grounder, GroundingRequest
+from cadenza.parts.grounding.material import Grounding
+from cadenza.parts.grounding.wanted import Wanted
 from cadenza.routing.catalogue import Catalogue, ServedClass, routes_that_take
 from cadenza.routing.prompt import PromptSize
 from cadenza.store.store import Store

@@ -20,11 +20,11 @@ from cadenza.core.money import Price
 from cadenza.core.records import ReplyResult, Usage
 from cadenza.core.tool_calls import ToolCallDelta, ToolCallNormalizer, text_of_calls
 from cadenza.gateway.answers import Answers
+from cadenza.gateway.chunks import Chunks, Events, encode
 from cadenza.gateway.meter import UsageMeter
-from cadenza.gateway.protocols.chat import Chunks, Events, encode
-from cadenza.grounding.answer import GroundedStream, ground_whole
-from cadenza.grounding.material import NO_GROUNDING, Grounding
 from cadenza.http.exchange import Exchange
+from cadenza.parts.grounding.answer import GroundedStream, ground_whole
+from cadenza.parts.grounding.material import NO_GROUNDING, Grounding
 from cadenza.upstreams.base import NO_EXTRAS, Fault, OpenReply, Piece
 
 BROKE_OFF = "The model's answer broke off before its end. Retry."

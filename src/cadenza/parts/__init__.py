@@ -39,6 +39,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     commands: Mapping[str, str] = {}  # the words of each, and its sentence in the help
     heading: str = ""  # in the help, of its commands of one word
     has: frozenset[Module] = frozenset()
+    is_default: bool = False  # it runs without a table of its own in the config
 
     @property
     def tables(self) -> list[str]:

@@ -4,7 +4,16 @@ import msgspec
 import pytest
 
 from cadenza.core.attempts import AttemptKey, AttemptSums
-from cadenza.core.bills import BillCounts, DayModel, ModelCounts, Tolerance, add_up, compare, match_models, read_bill
+from cadenza.parts.books.bills import (
+    BillCounts,
+    DayModel,
+    ModelCounts,
+    Tolerance,
+    add_up,
+    compare,
+    match_models,
+    read_bill,
+)
 
 DAY, MODEL = "2026-10-01", "large"
 PLACE = DayModel(DAY, MODEL)

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from cadenza.core.classes import GateLimits
-from cadenza.evaluation.gate import find_shortfalls
-from cadenza.evaluation.statistics import Interval
-from cadenza.evaluation.verdict import ConformanceCheck, SideSummary
+from cadenza.parts.evaluation.gate import find_shortfalls
+from cadenza.parts.evaluation.statistics import Interval
+from cadenza.parts.evaluation.verdict import ConformanceCheck, SideSummary
 from tests.unit.evaluation.verdicts import make_side, make_tag, make_verdict
 
 WORSE: dict[str, Any] = {

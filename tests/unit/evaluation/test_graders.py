@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from cadenza.evaluation.graders import GradedReply, Graders, ReplyCall, grade, last_number, same_value
-from cadenza.evaluation.suite import (
+from cadenza.parts.evaluation.graders import GradedReply, Graders, ReplyCall, grade, last_number, same_value
+from cadenza.parts.evaluation.suite import (
     CallsTools,
     Case,
     Contains,

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from cadenza.evaluation.graders import GradedReply, Graders, grade
-from cadenza.evaluation.suite import Case, Contains, Grader, JsonIs, Pattern, read_suite
+from cadenza.parts.evaluation.graders import GradedReply, Graders, grade
+from cadenza.parts.evaluation.suite import Case, Contains, Grader, JsonIs, Pattern, read_suite
 
 DEEP = (
     '{"id": "a", "tags": ["x"], "messages": [{"role": "user", "content": "?"}], "graders": [{"kind": "json", "equals": '

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.evaluation.refusals import is_refusal
+from cadenza.parts.evaluation.refusals import is_refusal
 
 REFUSALS, ANSWERS = (
     block.splitlines()[1:] for block in (Path(__file__).parent / "refusals.txt").read_text().split("\n\n")

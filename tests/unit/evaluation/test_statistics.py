@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from cadenza.evaluation.statistics import (
+from cadenza.parts.evaluation.statistics import (
     RESAMPLES,
     TIE_MARGIN,
     Interval,

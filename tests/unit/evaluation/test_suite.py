@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from cadenza.evaluation.haystack import Haystack, Needle, build_haystack
-from cadenza.evaluation.suite import SuiteError, load_suite, read_suite
+from cadenza.parts.evaluation.haystack import Haystack, Needle, build_haystack
+from cadenza.parts.evaluation.suite import SuiteError, load_suite, read_suite
 
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
 CASE: dict[str, Any] = {

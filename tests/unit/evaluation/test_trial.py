@@ -8,8 +8,8 @@ import pytest
 
 from cadenza.core.faults import FaultKind
 from cadenza.core.records import Route
-from cadenza.evaluation.trial.session import TrialFinding
-from cadenza.evaluation.trial.trial import REQUESTS_MAX, try_model, try_plain_reply
+from cadenza.parts.evaluation.trial.session import TrialFinding
+from cadenza.parts.evaluation.trial.trial import REQUESTS_MAX, try_model, try_plain_reply
 from cadenza.upstreams.dialects import DIALECTS
 from tests.loopback import ByMode, Json, LoopbackUpstream, Reply, Status, completion, said
 from tests.trial_upstream import Body, Provider, chats

@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from cadenza.evaluation.verdict import CaseFacts, Verdict, reach_verdict, read_verdict
-from cadenza.store.tables.verdicts import SIDES, AnswerScore, Side
+from cadenza.parts.evaluation.verdict import CaseFacts, Verdict, reach_verdict, read_verdict
+from cadenza.parts.evaluation.verdict_rows import SIDES, AnswerScore, Side
 
 CASES = [
     CaseFacts(1, ("json",)),

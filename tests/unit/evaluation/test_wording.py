@@ -3,8 +3,8 @@
 import pytest
 
 from cadenza.cli.verdict_output import print_verdict
-from cadenza.evaluation.statistics import Interval
-from cadenza.evaluation.verdict import ConformanceCheck, describe_decision
+from cadenza.parts.evaluation.statistics import Interval
+from cadenza.parts.evaluation.verdict import ConformanceCheck, describe_decision
 from tests.unit.evaluation.verdicts import make_side, make_verdict
 
 MIXED = (

@@ -4,8 +4,8 @@ from typing import Any
 
 import msgspec
 
-from cadenza.evaluation.statistics import Interval
-from cadenza.evaluation.verdict import ConformanceCheck, SideSummary, TagSummary, Verdict
+from cadenza.parts.evaluation.statistics import Interval
+from cadenza.parts.evaluation.verdict import ConformanceCheck, SideSummary, TagSummary, Verdict
 
 OK = (ConformanceCheck("stream", "ok"), ConformanceCheck("tools", "warning"))
 

@@ -13,11 +13,11 @@ import pytest
 from cadenza.core.errors import CadenzaError, InsufficientCredit, InvalidRequest, RateLimited, UpstreamFailed
 from cadenza.core.records import Usage
 from cadenza.gateway.answers import CHAT_ERRORS, PING_S, Answers, ErrorShape, Pings
-from cadenza.gateway.protocols.messages import MESSAGE_ERRORS
-from cadenza.gateway.protocols.responses import ResponseEvents
-from cadenza.gateway.protocols.translation import Kept
 from cadenza.http.events import PING, EventReader
 from cadenza.http.exchange import Exchange
+from cadenza.parts.protocols.messages import MESSAGE_ERRORS
+from cadenza.parts.protocols.responses import ResponseEvents
+from cadenza.parts.protocols.translation import Kept
 from cadenza.upstreams.base import Piece
 from tests.unit.gateway.client import WAIT_S, Client, let_tasks_run
 from tests.unit.gateway.funded_store import FORTE, FUNDED_NANO, FundedStore, open_funded_store

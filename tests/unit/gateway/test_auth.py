@@ -11,7 +11,6 @@ import msgspec
 import pytest
 from sqlalchemy import text
 
-from cadenza.control.account.memory import add_note
 from cadenza.core.codes import make_key
 from cadenza.core.errors import Unauthenticated
 from cadenza.core.rates import Limits, Rate, Ticket
@@ -19,6 +18,7 @@ from cadenza.core.records import Principal
 from cadenza.fleet.changes import make_change
 from cadenza.gateway.auth import authorize, identify, rate_exceeded, rate_headers, rate_of
 from cadenza.http.headers import Headers
+from cadenza.parts.grounding.notes import add_note
 from cadenza.store.statements import Statement
 from cadenza.store.store import StoreUnavailable, Transaction
 from cadenza.store.tables import accounts, keys

@@ -13,9 +13,9 @@ from cadenza.core.records import Usage
 from cadenza.fleet.presence import Presence
 from cadenza.fleet.shared import MemoryState
 from cadenza.gateway.gateway import Gateway, State
-from cadenza.grounding.files.reader import CHILD, DocumentReader, ReaderLimits
-from cadenza.grounding.gather import Grounder
 from cadenza.http.events import PING, EventReader
+from cadenza.parts.grounding.files.reader import CHILD, DocumentReader, ReaderLimits
+from cadenza.parts.grounding.gather import Grounder
 from cadenza.upstreams.base import Piece
 from tests.unit.gateway.client import Client
 from tests.unit.gateway.funded_store import FUNDED_NANO, FundedStore, open_funded_store

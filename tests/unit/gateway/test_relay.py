@@ -13,11 +13,11 @@ from cadenza.core.faults import FaultKind
 from cadenza.core.money import Price
 from cadenza.core.records import ReplyResult, Usage
 from cadenza.gateway.answers import Answers
+from cadenza.gateway.chunks import Chunks, encode
 from cadenza.gateway.meter import UsageMeter
-from cadenza.gateway.protocols.chat import Chunks, encode
 from cadenza.gateway.relay import ReplyHead, StreamRelay
-from cadenza.grounding.material import Grounding
 from cadenza.http.events import DONE, EventReader
+from cadenza.parts.grounding.material import Grounding
 from cadenza.upstreams.base import Fault, Piece
 from tests.unit.gateway.client import WAIT_S, Client, let_tasks_run
 from tests.unit.gateway.prompts import TOKENIZER, prompt_of

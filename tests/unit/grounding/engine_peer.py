@@ -5,9 +5,9 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
-from cadenza.grounding.search.engines.base import Engine
-from cadenza.grounding.search.engines.build import ENGINE_TIME, build_web_engine
-from cadenza.grounding.search.records import EngineFailed, EngineName, Hit, SearchOptions
+from cadenza.parts.grounding.search.engines.base import Engine
+from cadenza.parts.grounding.search.engines.build import ENGINE_TIME, build_web_engine
+from cadenza.parts.grounding.search.records import EngineFailed, EngineName, Hit, SearchOptions
 from tests.unit.http.peer import Peer, Script
 from tests.unit.http.raw_client import WAIT_S
 

@@ -7,10 +7,10 @@ from ipaddress import IPv4Network, ip_address
 
 import pytest
 
-from cadenza.grounding.search.pages.addresses import Address, Network
-from cadenza.grounding.search.pages.client import FetchLimits
-from cadenza.grounding.search.pages.fetch import PageFetcher
-from cadenza.grounding.search.records import FetchFailed
+from cadenza.parts.grounding.search.pages.addresses import Address, Network
+from cadenza.parts.grounding.search.pages.client import FetchLimits
+from cadenza.parts.grounding.search.pages.fetch import PageFetcher
+from cadenza.parts.grounding.search.records import FetchFailed
 from tests.unit.http.peer import LOCALHOST, Script, Visit
 from tests.unit.http.raw_client import WAIT_S
 

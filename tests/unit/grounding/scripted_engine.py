@@ -5,10 +5,10 @@ import io
 from collections.abc import Callable
 
 from cadenza.core.breaker import BreakerLimits
-from cadenza.grounding.search.engines.base import Engine
-from cadenza.grounding.search.engines.guard import LIMITS, GuardedEngine
-from cadenza.grounding.search.records import EngineFailed, Hit
 from cadenza.observe import make_log
+from cadenza.parts.grounding.search.engines.base import Engine
+from cadenza.parts.grounding.search.engines.guard import LIMITS, GuardedEngine
+from cadenza.parts.grounding.search.records import EngineFailed, Hit
 
 HITS = [Hit("https://a.example/", "A title", "A snippet")]
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cadenza.grounding.search.pages.addresses import Address, AddressRules, plain_address
-from cadenza.grounding.search.records import FetchFailed
+from cadenza.parts.grounding.search.pages.addresses import Address, AddressRules, plain_address
+from cadenza.parts.grounding.search.records import FetchFailed
 
 PRIVATE_V4 = [
     "0.0.0.0", "0.1.2.3", "10.0.0.1", "10.255.255.255", "100.64.0.1", "100.100.100.200", "100.127.255.255",

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cadenza.grounding.answer import GroundedStream, TagRemover, ground_whole
-from cadenza.grounding.material import fence
-from cadenza.grounding.search.records import Source
+from cadenza.parts.grounding.answer import GroundedStream, TagRemover, ground_whole
+from cadenza.parts.grounding.material import fence
+from cadenza.parts.grounding.search.records import Source
 
 SOURCE_FENCE = fence("source", "It rains in Bergen.", number="1", title="Rain", url="https://a.example/?a=1")
 NOTES_FENCE = fence("notes", "- I live in Oslo.")

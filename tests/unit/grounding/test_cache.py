@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from cadenza.core.bounded_cache import ExpiringCache
-from cadenza.grounding.search.cache import RESULT_BOUNDS, ResultCache
-from cadenza.grounding.search.records import EngineFailed, Hit
+from cadenza.parts.grounding.search.cache import RESULT_BOUNDS, ResultCache
+from cadenza.parts.grounding.search.records import EngineFailed, Hit
 from tests.unit.grounding.scripted_engine import HITS, ScriptedEngine, SecondsClock
 from tests.unit.http.raw_client import until
 

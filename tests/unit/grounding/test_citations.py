@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cadenza.grounding.answer import ANSWER_CHARS_MAX, find_citations
-from cadenza.grounding.search.records import Source
+from cadenza.parts.grounding.answer import ANSWER_CHARS_MAX, find_citations
+from cadenza.parts.grounding.search.records import Source
 
 SOURCES = [Source(f"https://source-{number}.example/", f"Source {number}") for number in range(1, 5)]
 ODD_TEXT = st.text(st.sampled_from("[]【】`\n 1239-–,;^†ax_.(é今"), max_size=60)

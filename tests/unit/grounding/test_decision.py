@@ -18,9 +18,9 @@ from bench.search_decision import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cadenza.grounding.search.intent.decision import Decision, decide
-from cadenza.grounding.search.intent.question import find_question
-from cadenza.grounding.search.intent.scorer import explain, read_weights
+from cadenza.parts.grounding.search.intent.decision import Decision, decide
+from cadenza.parts.grounding.search.intent.question import find_question
+from cadenza.parts.grounding.search.intent.scorer import explain, read_weights
 
 DOCS = Path(__file__).parents[3] / "docs" / "grounding" / "when-it-searches.md"
 PAGE = "The latest price of the share rose today, the company said on Tuesday. " * 300

@@ -5,7 +5,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from cadenza.grounding.search.records import EngineName, Hit, SearchOptions
+from cadenza.parts.grounding.search.records import EngineName, Hit, SearchOptions
 from tests.unit.grounding.engine_peer import KEY, NAMES, QUERY, answer, asking, engine_at, hits_of, reply, result
 from tests.unit.http.peer import Peer, always, responding
 

@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from cadenza.grounding.search.engines import base
-from cadenza.grounding.search.engines.build import EngineProbe, probe
-from cadenza.grounding.search.records import EngineFailed, EngineName
+from cadenza.parts.grounding.search.engines import base
+from cadenza.parts.grounding.search.engines.build import EngineProbe, probe
+from cadenza.parts.grounding.search.records import EngineFailed, EngineName
 from tests.unit.grounding.engine_peer import NAMES, answer, asking, reply, result
 from tests.unit.grounding.scripted_engine import ScriptedEngine
 from tests.unit.http.peer import always, responding

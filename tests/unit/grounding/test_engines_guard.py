@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from cadenza.grounding.search.records import EngineFailed, Hit
+from cadenza.parts.grounding.search.records import EngineFailed, Hit
 from tests.unit.grounding.engine_peer import asking, failure_of, reply
 from tests.unit.grounding.scripted_engine import HITS, ScriptedEngine, SecondsClock, guarded
 from tests.unit.http.peer import always

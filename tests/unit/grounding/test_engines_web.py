@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cadenza.grounding.search.engines.web import plain_text
-from cadenza.grounding.search.records import EngineFailed, EngineName
+from cadenza.parts.grounding.search.engines.web import plain_text
+from cadenza.parts.grounding.search.records import EngineFailed, EngineName
 from tests.unit.grounding.engine_peer import NAMES, QUERY, answer, asking, engine_at, failure_of, hits_of, reply, result
 from tests.unit.http.peer import Script, Visit, always, full_listener, no_files_left, refusing_port, responding
 

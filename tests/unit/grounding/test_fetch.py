@@ -11,9 +11,9 @@ import pytest
 import trustme
 import uvloop
 
-from cadenza.grounding.files.records import FetchedPage
-from cadenza.grounding.search.pages.client import Body, BodyLimit, ByteBudget, FetchLimits
-from cadenza.grounding.search.pages.fetch import PageFetcher
+from cadenza.parts.grounding.files.records import FetchedPage
+from cadenza.parts.grounding.search.pages.client import Body, BodyLimit, ByteBudget, FetchLimits
+from cadenza.parts.grounding.search.pages.fetch import PageFetcher
 from tests.unit.grounding.fetch_site import (
     HOST,
     HTML,

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from cadenza.grounding.search.pages.addresses import LOOKUPS_AT_ONCE, SystemResolver
-from cadenza.grounding.search.records import FetchFailed
+from cadenza.parts.grounding.search.pages.addresses import LOOKUPS_AT_ONCE, SystemResolver
+from cadenza.parts.grounding.search.records import FetchFailed
 from tests.unit.http.raw_client import WAIT_S, until
 
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cadenza.grounding.search.pages.addresses import URL_CHARS_MAX, Target, parse_target, redirect_target
-from cadenza.grounding.search.records import FetchFailed
+from cadenza.parts.grounding.search.pages.addresses import URL_CHARS_MAX, Target, parse_target, redirect_target
+from cadenza.parts.grounding.search.records import FetchFailed
 
 REFUSED = [
     "", "/", "site.example", "//site.example/", "ftp://site.example/", "file:///etc/passwd", "gopher://site.example/",

@@ -10,19 +10,19 @@ import msgspec
 import pytest
 
 from cadenza.core.tokens import estimate_tokens
-from cadenza.grounding.files.reader import DocumentReader, ReaderLimits
-from cadenza.grounding.files.records import FetchedPage
-from cadenza.grounding.search.finder import Finder, fitting
-from cadenza.grounding.search.pages.addresses import Network
-from cadenza.grounding.search.pages.client import FetchLimits
-from cadenza.grounding.search.pages.fetch import PageFetcher
-from cadenza.grounding.search.records import (
+from cadenza.observe import Observer, make_log
+from cadenza.parts.grounding.files.reader import DocumentReader, ReaderLimits
+from cadenza.parts.grounding.files.records import FetchedPage
+from cadenza.parts.grounding.search.finder import Finder, fitting
+from cadenza.parts.grounding.search.pages.addresses import Network
+from cadenza.parts.grounding.search.pages.client import FetchLimits
+from cadenza.parts.grounding.search.pages.fetch import PageFetcher
+from cadenza.parts.grounding.search.records import (
     SearchOptions,
     SearchRequest,
     Source,
     UnreadPage,
 )
-from cadenza.observe import Observer, make_log
 from tests.unit.grounding.engine_peer import engine_at, reply
 from tests.unit.grounding.fetch_site import HOST, LOOPBACK, NOT_FOUND, PATIENT, Names, page
 from tests.unit.grounding.scripted_engine import ScriptedEngine

@@ -7,9 +7,9 @@ import pytest
 from cadenza.core.chat import ChatRequest
 from cadenza.core.records import Plan, Route
 from cadenza.gateway.validate import parse_chat
-from cadenza.grounding.files.reader import ReaderBusy
-from cadenza.grounding.gather import failure_reason, token_budget
-from cadenza.grounding.search.records import EngineFailed
+from cadenza.parts.grounding.files.reader import ReaderBusy
+from cadenza.parts.grounding.gather import failure_reason, token_budget
+from cadenza.parts.grounding.search.records import EngineFailed
 from cadenza.store.store import StoreUnavailable
 from tests.unit.gateway.prompts import prompt_of
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from cadenza.core.chat import ChatRequest, find_user_question
 from cadenza.gateway.validate import parse_chat
-from cadenza.grounding.files.shown import DocumentText
-from cadenza.grounding.material import (
+from cadenza.parts.grounding.files.shown import DocumentText
+from cadenza.parts.grounding.material import (
     CITE,
     NOTES,
     NOTICE,
@@ -22,7 +22,7 @@ from cadenza.grounding.material import (
     fence,
     insert_material,
 )
-from cadenza.grounding.search.records import SearchResult, Source, UnreadPage
+from cadenza.parts.grounding.search.records import SearchResult, Source, UnreadPage
 
 FILE = {"type": "file", "file": {"filename": "a.txt", "file_data": "aGVsbG8="}}
 FOUND = SearchResult([Source("https://a.example/1", "One", "First."), Source("https://b.example/2", "Two", "Second.")])

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.control.account.memory import NOTE_CHARS_MAX, NOTES_MAX, add_note, remove_note
 from cadenza.core.tokens import Tokenizer, estimate_tokens
-from cadenza.grounding.memory import NOTE_OVERHEAD_TOKENS, recall
+from cadenza.parts.grounding.memory import NOTE_OVERHEAD_TOKENS, recall
+from cadenza.parts.grounding.notes import NOTE_CHARS_MAX, NOTES_MAX, add_note, remove_note
 from cadenza.store.sqlite.store import SqliteStore
 from cadenza.store.store import Store
 from cadenza.store.tables import accounts

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cadenza.grounding.search.intent.query import make_query
-from cadenza.grounding.search.words import WORD
+from cadenza.parts.grounding.search.intent.query import make_query
+from cadenza.parts.grounding.search.words import WORD
 
 TODAY = date(2026, 11, 16)
 PAGE = "A paragraph of a page that somebody pasted, about Diabetes and other things. " * 200

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cadenza.grounding.search.pages.addresses import parse_target
-from cadenza.grounding.search.pages.robots import (
+from cadenza.parts.grounding.search.pages.addresses import parse_target
+from cadenza.parts.grounding.search.pages.robots import (
     ALL_ALLOWED,
     FILE_BYTES_MAX,
     LINES_MAX,
@@ -16,7 +16,7 @@ from cadenza.grounding.search.pages.robots import (
     is_allowed,
     parse_rules,
 )
-from cadenza.grounding.search.records import FetchFailed
+from cadenza.parts.grounding.search.records import FetchFailed
 from tests.unit.grounding.fetch_site import HOST, OK, Names, failure, fetching, page, redirect, serving
 from tests.unit.http.peer import LOCALHOST, Peer, Script, Visit, refusing_port
 from tests.unit.upstreams.clock import Clock

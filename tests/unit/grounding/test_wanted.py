@@ -3,8 +3,8 @@
 import pytest
 
 from cadenza.core.errors import InvalidRequest
-from cadenza.grounding.wanted import read_turned_off
 from cadenza.http.exchange import Request
+from cadenza.parts.grounding.wanted import read_turned_off
 
 NAME = b"x-cadenza-grounding"
 

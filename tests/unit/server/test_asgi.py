@@ -11,7 +11,7 @@ import pytest
 from cadenza.http.body import BodyLimits, BodyMemoryFull
 from cadenza.http.exchange import Exchange
 from cadenza.observe import make_log
-from cadenza.server.asgi import (
+from cadenza.parts.site.asgi import (
     ALL_BODIES_BYTES_MAX,
     BODY_BYTES_MAX,
     AsgiAdapter,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from starlette.background import BackgroundTask
 from starlette.responses import FileResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
 
-from cadenza.server.asgi import AsgiApp, Message, Receive, Send
+from cadenza.parts.site.asgi import AsgiApp, Message, Receive, Send
 from tests.strict_replies import StrictReply, read_strictly
 from tests.unit.http.raw_client import request
 from tests.unit.server.test_asgi import AdaptedSite

@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 IMPORT_S = 120.0
-SITE = ("aiosmtplib", "cadenza.web.application", "jinja2", "markdown_it", "nh3", "starlette", "webauthn")
+SITE = ("aiosmtplib", "cadenza.parts.site.application", "jinja2", "markdown_it", "nh3", "starlette", "webauthn")
 
 
 def test_a_start_imports_no_page() -> None:

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from cadenza.core.records import Route
+from cadenza.parts.embedded.upstream import LoadedModel, ask_model
 from cadenza.upstreams.base import Ask, Collector
-from cadenza.upstreams.embedded.upstream import LoadedModel, ask_model
 from cadenza.upstreams.openai import OpenAIUpstream
 from tests.loopback import Good, LoopbackUpstream
 

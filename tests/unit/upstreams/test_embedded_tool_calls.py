@@ -13,8 +13,8 @@ from jsonschema import Draft202012Validator
 
 from cadenza.core.faults import FaultKind
 from cadenza.core.records import Route
+from cadenza.parts.embedded.tool_calls import open_with_tools
 from cadenza.upstreams.base import Ask, Collector, Fault, Piece
-from cadenza.upstreams.embedded.tool_calls import open_with_tools
 from cadenza.upstreams.openai import OpenAIUpstream
 from tests.loopback import Good, LoopbackUpstream
 

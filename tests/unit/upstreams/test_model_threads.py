@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from cadenza.parts.embedded.upstream import model_threads
 from cadenza.process import cpu_quotas
-from cadenza.upstreams.embedded.upstream import model_threads
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@
 
 import pytest
 
-from cadenza.web.account.archive_turns import ArchiveTurns
-from cadenza.web.errors import TooMany
+from cadenza.parts.site.account.archive_turns import ArchiveTurns
+from cadenza.parts.site.errors import TooMany
 
 
 async def test_an_account_has_one_download_at_a_time() -> None:

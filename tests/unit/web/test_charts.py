@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cadenza.web.charts import (
+from cadenza.parts.site.charts import (
     PLOT_PX,
     STEPS_MAX,
     Bars,

@@ -6,7 +6,7 @@ from importlib.resources import files
 
 import pytest
 
-STATIC = files("cadenza.web").joinpath("static")
+STATIC = files("cadenza.parts.site").joinpath("static")
 STYLE = STATIC.joinpath("cadenza.css").read_text()
 HOME = STATIC.joinpath("home.css").read_text()
 PAIRS = re.findall(r"--([a-z0-9-]+): light-dark\(#([0-9a-f]{6}), #([0-9a-f]{6})\);", STYLE)

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from cadenza.web.cookies import DEVICE_COOKIE, SESSION_COOKIE, VALUE_CHARS_MAX, read_cookie
+from cadenza.parts.site.cookies import DEVICE_COOKIE, SESSION_COOKIE, VALUE_CHARS_MAX, read_cookie
 
 HEADER_CHARS = 1_000_000
 HEADER_CPU_S = 0.2  # for 16 times the largest head; http.cookies takes 10 s for 50 kB

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from cadenza.pace import Pace
+from cadenza.parts.site.files import ROWS_AT_ONCE, stream_rows
 from cadenza.store.store import ReportsBusy
-from cadenza.web.files import ROWS_AT_ONCE, stream_rows
 
 
 @pytest.mark.parametrize("form", ["csv", "json"])

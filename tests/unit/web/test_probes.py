@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from cadenza.web.probes import HostNames
+from cadenza.server.probes import HostNames
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,12 @@ import pytest
 from starlette.exceptions import HTTPException
 
 from cadenza.control.money.idempotency import Unconfirmed
-from cadenza.control.sign_in.credentials import DeadLink
-from cadenza.control.sign_in.throttle import Throttled
 from cadenza.core.errors import ControlError, Unknown
+from cadenza.parts.site.errors import Missing, NotAllowed, PageError, TooMany, to_page_error
+from cadenza.parts.site.render import Assets, Renderer
+from cadenza.parts.site.sign_in.credentials import DeadLink
+from cadenza.parts.site.sign_in.throttle import Throttled
 from cadenza.store.store import ReportsBusy, StoreUnavailable, StoreUncertain
-from cadenza.web.errors import Missing, NotAllowed, PageError, TooMany, to_page_error
-from cadenza.web.render import Assets, Renderer
 
 
 def render(problem: PageError) -> str:

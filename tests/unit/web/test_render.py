@@ -4,7 +4,7 @@ import pytest
 
 from cadenza.core.money import Price
 from cadenza.core.prices import PriceSchedule
-from cadenza.web.render import dollars, dollars_column, price_column
+from cadenza.parts.site.render import dollars, dollars_column, price_column
 
 CENT = 10**7
 AMOUNTS = [  # nano-dollars, the digits of the column or none, and the text

@@ -7,8 +7,8 @@ import pytest
 from starlette.responses import Response
 
 from cadenza.core.public import to_record
-from cadenza.web.routes import Access, endpoint, form, get
-from cadenza.web.visit import Visit
+from cadenza.parts.site.routes import Access, endpoint, form, get
+from cadenza.parts.site.visit import Visit
 
 
 class Source(msgspec.Struct, frozen=True):

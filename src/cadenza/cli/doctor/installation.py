@@ -19,8 +19,8 @@ from cadenza.control.prices import read_schedules, say_unused
 from cadenza.control.store.prepare import require_store
 from cadenza.fleet.presence import is_registered
 from cadenza.fleet.shared import MEMORY
-from cadenza.grounding.search.engines.build import build_web_engine, probe
 from cadenza.http.headers import is_local
+from cadenza.parts.grounding.search.engines.build import build_web_engine, probe
 from cadenza.store.address import open_store
 from cadenza.store.migrate import schema_state
 from cadenza.store.store import Store, StoreRefused, StoreUnavailable, check_write, compare_clocks

@@ -14,23 +14,15 @@ import msgspec
 from argon2 import PasswordHasher
 
 from cadenza.control.money.idempotency import make_command
-from cadenza.control.sign_in.passwords import clean_password
 from cadenza.core.errors import ControlError
 from cadenza.core.money import format_dollars
 from cadenza.core.records import CLASSES, COMMAND_LINE, DEFAULT_CLASS
 from cadenza.fleet.changes import make_change
 from cadenza.ledger import credit
+from cadenza.parts.site.sign_in.passwords import clean_password
+from cadenza.parts.site.tables import access_tokens, links, second_factors, sessions, site_secrets
 from cadenza.store.store import Store, StoreRefused, Transaction
-from cadenza.store.tables import (
-    access_tokens,
-    accounts,
-    audit_events,
-    keys,
-    links,
-    second_factors,
-    sessions,
-    site_secrets,
-)
+from cadenza.store.tables import accounts, audit_events, keys
 from cadenza.store.tables.accounts import Account, AccountsFound, Preferences, Theme
 from cadenza.store.tables.audit_events import AuditEvent
 

@@ -18,8 +18,8 @@ from cadenza.core.errors import InvalidRequest, RateLimited
 from cadenza.core.tokens import Tokenizer
 from cadenza.gateway.large.counted import CountedMessages, Measure
 from cadenza.gateway.large.messages import REPLIES, Counted, InvalidBody, Parsed, Reply, Span, Task
-from cadenza.gateway.protocols.translation import Translated
 from cadenza.observe import Observer
+from cadenza.parts.protocols.translation import Translated
 
 CHILD = "cadenza.gateway.large.child"
 MIB = 1024 * 1024

@@ -17,9 +17,9 @@ from cadenza.core.errors import InvalidRequest
 from cadenza.core.message_json import RAW_FIELDS, RAW_ITEMS
 from cadenza.core.tokens import Tokenizer
 from cadenza.gateway.large.messages import TASKS, Counted, InvalidBody, Parsed, Reply, Span, Task
-from cadenza.gateway.protocols.translators import TRANSLATORS
 from cadenza.gateway.tools import NOTHING
 from cadenza.gateway.validate import ChatBody, check_body, check_message_count, decode_body, decode_field
+from cadenza.parts.protocols.translators import TRANSLATORS
 
 QUESTION_CHARS = 4096
 MODEL_CHARS_MAX = 256  # no class name is longer

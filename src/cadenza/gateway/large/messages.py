@@ -10,7 +10,7 @@ import msgspec
 
 from cadenza.core.chat import Media, UserQuestion
 from cadenza.core.content import Content
-from cadenza.gateway.protocols.translation import Translated
+from cadenza.parts.protocols.translation import Translated
 
 Span = tuple[int, int]  # from, to: in the body, or beyond its end in `extra`
 

@@ -23,12 +23,12 @@ from cadenza.core.records import Outcome, ReplyResult, Route
 from cadenza.gateway.api import ENDPOINTS, serve_api
 from cadenza.gateway.endpoints import MODELS_PATH, Endpoint
 from cadenza.gateway.gateway import Gateway
-from cadenza.gateway.protocols.azure import DEPLOYMENT_PATH
 from cadenza.gateway.request import DISCONNECTED_CAUSE, At, RequestRecord
 from cadenza.http.exchange import Exchange
 from cadenza.ledger.rules import Hold
 from cadenza.parts.otlp.spans import EndedSpan, SpanKind, Value
 from cadenza.parts.otlp.trace_context import TraceParent, read_parent
+from cadenza.parts.protocols.azure import DEPLOYMENT_PATH
 from cadenza.upstreams.base import Fault
 
 FOLLOWED_PER_S = 10  # requests that are traced because their clients ask for it, in each process
@@ -140,7 +140,10 @@ class TracedRecord(RequestRecord):
 
     def gathered(self, part: str, began_s: float, result: str) -> None:
         span = OpenSpan(f"grounding {part}", self._grounding_id, began_s, time.perf_counter())
-        span.attributes, span.error = {"cadenza.grounding": result}, result if result in ("failed", "late") else ""
+        span.attributes, span.error = (
+            {"cadenza.grounding": result},
+            result if result in ("failed", "late") else "",
+        )
         self._parts.append(span)
 
     def outcome(self, status: int | None = None, result: ReplyResult | None = None) -> Outcome:

@@ -18,11 +18,11 @@ import msgspec
 from cadenza import clock
 from cadenza.control.account.accounts import create_account, get_account
 from cadenza.control.account.erasure import erase_account
-from cadenza.control.account.memory import add_note, remove_note
 from cadenza.control.keys import KeyOrder, create_key
 from cadenza.core.records import COMMAND_LINE, DEFAULT_CLASS
-from cadenza.grounding.files.samples import READABLE, UNREADABLE, make_sample
 from cadenza.http.raw_client import open_with, send_bytes
+from cadenza.parts.grounding.files.samples import READABLE, UNREADABLE, make_sample
+from cadenza.parts.grounding.notes import add_note, remove_note
 from cadenza.parts.retention.canaries import TEXT, WORD, Canary, CanarySet, Template
 from cadenza.parts.retention.client import FORM, JSON, CaseClient
 from cadenza.parts.retention.config import CONCURRENCY, MODEL, PROVIDER

@@ -19,11 +19,11 @@ from cadenza.control.account.accounts import (
     suspend_account,
 )
 from cadenza.control.money.credit import give_credit
-from cadenza.control.sign_in.links import find_link, print_link
-from cadenza.control.sign_in.sessions import begin_session, find_session
 from cadenza.core.errors import ControlError
 from cadenza.core.records import COMMAND_LINE
 from cadenza.ledger.credit import BALANCE_NANO_LIMIT
+from cadenza.parts.site.sign_in.links import find_link, print_link
+from cadenza.parts.site.sign_in.sessions import begin_session, find_session
 from cadenza.store.schema import accounts, entries
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store

@@ -2,8 +2,8 @@
 
 import pytest
 
-from cadenza.control.account.memory import NOTE_CHARS_MAX, clean_note
 from cadenza.core.errors import ControlError
+from cadenza.parts.grounding.notes import NOTE_CHARS_MAX, clean_note
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ import io
 
 import pytest
 
-from cadenza.control.email.outbox import Compose, Email, Outbox, SendFailed
 from cadenza.observe import Log, make_log
+from cadenza.parts.mail.outbox import Compose, Email, Outbox, SendFailed
 
 LETTER = Email("somebody@example.org", "A subject", "A text")
 

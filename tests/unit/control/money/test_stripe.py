@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from cadenza.control.money.payments import (
+from cadenza.ledger.payments import PaymentIds
+from cadenza.parts.payments.payments import (
     BadSignature,
     DisputeClosed,
     Disputed,
@@ -18,8 +19,7 @@ from cadenza.control.money.payments import (
     Refunded,
     RefundFailed,
 )
-from cadenza.control.money.stripe import SIGNATURE_CHARS_MAX, TOLERANCE_S, Stripe, StripeAccess, check_signature
-from cadenza.ledger.payments import PaymentIds
+from cadenza.parts.payments.stripe import SIGNATURE_CHARS_MAX, TOLERANCE_S, Stripe, StripeAccess, check_signature
 
 SECRET = b"whsec_test"
 NOW_S = 1_800_000_000

@@ -5,15 +5,15 @@ import asyncio
 import pytest
 
 from cadenza.control.account.accounts import NewAccount, add_account, set_operator
-from cadenza.control.sign_in.links import find_link, make_operator_link, print_link
-from cadenza.control.sign_in.passwords import PasswordWork
-from cadenza.control.sign_in.sign_up import SignUpChoice, find_invitation, join
 from cadenza.core.errors import ControlError
 from cadenza.core.records import COMMAND_LINE
 from cadenza.core.spans import DAY_MS
+from cadenza.parts.site.sign_in.links import find_link, make_operator_link, print_link
+from cadenza.parts.site.sign_in.passwords import PasswordWork
+from cadenza.parts.site.sign_in.sign_up import SignUpChoice, find_invitation, join
+from cadenza.parts.site.tables.links import LinkKind
 from cadenza.store.store import Store
 from cadenza.store.tables.accounts import Account
-from cadenza.store.tables.links import LinkKind
 
 NOW_MS = 1_800_000_000_000
 PASSWORD = "correct horse battery staple"

@@ -11,12 +11,12 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from webauthn.helpers import base64url_to_bytes
 
 from cadenza.control.account.accounts import NewAccount, add_account
-from cadenza.control.sign_in.devices import Signer
-from cadenza.control.sign_in.passkeys import CHALLENGE_MS, SKEW_MS, PasskeyRefused, Passkeys, RelyingParty
+from cadenza.parts.site.sign_in.devices import Signer
+from cadenza.parts.site.sign_in.passkeys import CHALLENGE_MS, SKEW_MS, PasskeyRefused, Passkeys, RelyingParty
+from cadenza.parts.site.tables import second_factors
+from cadenza.parts.site.tables.second_factors import Passkey
 from cadenza.store.store import Store
-from cadenza.store.tables import second_factors
 from cadenza.store.tables.accounts import Account
-from cadenza.store.tables.second_factors import Passkey
 
 NOW_MS = 1_800_000_000_000
 SITE = RelyingParty("example.org", "https://example.org")

@@ -4,8 +4,8 @@ import pytest
 from argon2 import PasswordHasher
 from zxcvbn.frequency_lists import FREQUENCY_LISTS
 
-from cadenza.control.sign_in.passwords import DECOY, FILE, PasswordWork, clean_password, is_common, pack
 from cadenza.core.errors import ControlError
+from cadenza.parts.site.sign_in.passwords import DECOY, FILE, PasswordWork, clean_password, is_common, pack
 from tests.passwords import cheap_hash
 
 EMAIL = "jane.owner@example.org"

@@ -8,7 +8,8 @@ import pytest
 from sqlalchemy import select
 
 from cadenza.control.account.accounts import NewAccount, add_account
-from cadenza.control.sign_in.second_factor import (
+from cadenza.core.errors import ControlError
+from cadenza.parts.site.sign_in.second_factor import (
     SEALED_BYTES,
     SECRET_BYTES,
     STEP_S,
@@ -19,11 +20,10 @@ from cadenza.control.sign_in.second_factor import (
     confirm_totp,
     use_second_factor,
 )
-from cadenza.core.errors import ControlError
+from cadenza.parts.site.tables import second_factors
 from cadenza.store import schema
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store
-from cadenza.store.tables import second_factors
 from cadenza.store.tables.accounts import Account
 
 NOW_MS = 1_800_000_000_000

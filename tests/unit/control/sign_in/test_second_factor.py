@@ -7,7 +7,9 @@ from collections.abc import Awaitable
 import pytest
 
 from cadenza.control.account.accounts import NewAccount, add_account, remove_second_factors
-from cadenza.control.sign_in.second_factor import (
+from cadenza.core.errors import ControlError
+from cadenza.core.records import COMMAND_LINE
+from cadenza.parts.site.sign_in.second_factor import (
     STEP_S,
     Code,
     Sealer,
@@ -18,11 +20,9 @@ from cadenza.control.sign_in.second_factor import (
     renew_codes,
     use_second_factor,
 )
-from cadenza.core.errors import ControlError
-from cadenza.core.records import COMMAND_LINE
+from cadenza.parts.site.tables.second_factors import get_factors
 from cadenza.store.store import Store
 from cadenza.store.tables.accounts import Account
-from cadenza.store.tables.second_factors import get_factors
 from tests.passwords import cheap_hash
 
 NOW_MS = 1_800_000_000_000

@@ -3,7 +3,9 @@
 import pytest
 
 from cadenza.control.account.accounts import NewAccount, add_account
-from cadenza.control.sign_in.sessions import (
+from cadenza.core.records import COMMAND_LINE
+from cadenza.core.retention import USUAL_LIMITS, RetentionLimits
+from cadenza.parts.site.sign_in.sessions import (
     HALF_MS,
     PROOF_MS,
     SESSIONS_MAX,
@@ -14,11 +16,9 @@ from cadenza.control.sign_in.sessions import (
     list_sessions,
     rotate_session,
 )
-from cadenza.core.records import COMMAND_LINE
-from cadenza.core.retention import USUAL_LIMITS, RetentionLimits
+from cadenza.parts.site.tables.sessions import Stage
 from cadenza.store.store import Store
 from cadenza.store.tables.accounts import Account
-from cadenza.store.tables.sessions import Stage
 from tests.passwords import cheap_hash
 
 NOW_MS = 1_800_000_000_000

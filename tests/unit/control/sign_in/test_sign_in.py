@@ -5,9 +5,12 @@ import asyncio
 import pytest
 
 from cadenza.control.account.accounts import NewAccount, add_account, set_operator, set_password, suspend_account
-from cadenza.control.sign_in.devices import Signer, find_device, remember_device
-from cadenza.control.sign_in.passwords import HashLane, PasswordWork
-from cadenza.control.sign_in.sign_in import (
+from cadenza.core.errors import ControlError
+from cadenza.core.records import COMMAND_LINE
+from cadenza.fleet.shared import MemoryRates
+from cadenza.parts.site.sign_in.devices import Signer, find_device, remember_device
+from cadenza.parts.site.sign_in.passwords import HashLane, PasswordWork
+from cadenza.parts.site.sign_in.sign_in import (
     ACCOUNT_FAILURES,
     ALL_FAILURES,
     KNOWN_RATE,
@@ -19,13 +22,10 @@ from cadenza.control.sign_in.sign_in import (
     SignInAttempt,
     SignIns,
 )
-from cadenza.control.sign_in.throttle import Throttled
-from cadenza.core.errors import ControlError
-from cadenza.core.records import COMMAND_LINE
-from cadenza.fleet.shared import MemoryRates
+from cadenza.parts.site.sign_in.throttle import Throttled
+from cadenza.parts.site.tables.sessions import Session
 from cadenza.store.store import Store
 from cadenza.store.tables.accounts import Account
-from cadenza.store.tables.sessions import Session
 from tests.passwords import cheap_hash
 
 NOW_MS = 1_800_000_000_000

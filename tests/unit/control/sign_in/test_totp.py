@@ -2,7 +2,7 @@
 
 import pytest
 
-from cadenza.control.sign_in.second_factor import STEP_S, code_at, matching_step, totp_uri, written_secret
+from cadenza.parts.site.sign_in.second_factor import STEP_S, code_at, matching_step, totp_uri, written_secret
 
 RFC_SECRET = b"12345678901234567890"
 

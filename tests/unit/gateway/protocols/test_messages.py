@@ -29,12 +29,12 @@ from cadenza.core.records import Usage
 from cadenza.core.tool_calls import ToolCallPart
 from cadenza.gateway.answers import Answers
 from cadenza.gateway.meter import UsageMeter
-from cadenza.gateway.protocols.messages import MESSAGE_ERRORS, MessageStream, WholeMessage, error_body
-from cadenza.gateway.protocols.messages_request import NO_THREADS
-from cadenza.gateway.protocols.translation import Kept
 from cadenza.gateway.relay import ReplyHead
-from cadenza.grounding.material import Grounding
-from cadenza.grounding.search.records import Source
+from cadenza.parts.grounding.material import Grounding
+from cadenza.parts.grounding.search.records import Source
+from cadenza.parts.protocols.messages import MESSAGE_ERRORS, MessageStream, WholeMessage, error_body
+from cadenza.parts.protocols.messages_request import NO_THREADS
+from cadenza.parts.protocols.translation import Kept
 from cadenza.upstreams.base import Fault, Piece
 from tests.unit.gateway.client import WAIT_S, Client
 from tests.unit.gateway.funded_store import FundedStore

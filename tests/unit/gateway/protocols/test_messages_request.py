@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from cadenza.core.errors import InvalidRequest
 from cadenza.core.records import OUTPUT_TOKENS_MAX
 from cadenza.gateway.large.weight import TooManySteps
-from cadenza.gateway.protocols.messages_request import NO_THREADS, translate
-from cadenza.gateway.protocols.translation import Translated
 from cadenza.gateway.validate import parse_chat
+from cadenza.parts.protocols.messages_request import NO_THREADS, translate
+from cadenza.parts.protocols.translation import Translated
 
 HI = {"role": "user", "content": "hi"}
 PNG = {"type": "base64", "media_type": "image/png", "data": "aGk="}

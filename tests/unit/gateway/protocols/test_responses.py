@@ -16,14 +16,14 @@ from cadenza.core.tool_calls import ToolCallPart
 from cadenza.fleet.presence import Presence
 from cadenza.gateway.answers import Answers
 from cadenza.gateway.chat import LARGE_BYTES
-from cadenza.gateway.protocols.responses import StreamedResponse, WholeResponse
-from cadenza.gateway.protocols.responses_body import unwrap_reasoning
-from cadenza.gateway.protocols.translation import Kept
 from cadenza.gateway.relay import BROKE_OFF, ReplyHead
-from cadenza.grounding.material import ID_CHARS, TAG_NAME, Grounding
-from cadenza.grounding.search.records import Source
 from cadenza.http.events import PING
 from cadenza.http.exchange import Exchange, Interruption
+from cadenza.parts.grounding.material import ID_CHARS, TAG_NAME, Grounding
+from cadenza.parts.grounding.search.records import Source
+from cadenza.parts.protocols.responses import StreamedResponse, WholeResponse
+from cadenza.parts.protocols.responses_body import unwrap_reasoning
+from cadenza.parts.protocols.translation import Kept
 from cadenza.upstreams.base import Fault, Overflow, Piece
 from tests.generated.checks import assemble_items
 from tests.unit.gateway.client import Client

@@ -4,10 +4,10 @@ import random
 from collections.abc import Sequence
 
 from cadenza.core.tokens import Tokenizer
-from cadenza.grounding.files.messages import TokenBudget
-from cadenza.grounding.files.passages import rank_document
-from cadenza.grounding.files.questions import AskedOfFiles
-from cadenza.grounding.files.records import RankedDocument, Section
+from cadenza.parts.grounding.files.messages import TokenBudget
+from cadenza.parts.grounding.files.passages import rank_document
+from cadenza.parts.grounding.files.questions import AskedOfFiles
+from cadenza.parts.grounding.files.records import RankedDocument, Section
 
 TOKENIZER = Tokenizer()
 WORDS = [

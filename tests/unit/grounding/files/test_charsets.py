@@ -2,8 +2,8 @@
 
 import pytest
 
-from cadenza.grounding.files.formats.charsets import guess_charset
-from cadenza.grounding.files.formats.read import read_document, read_page
+from cadenza.parts.grounding.files.formats.charsets import guess_charset
+from cadenza.parts.grounding.files.formats.read import read_document, read_page
 
 RUSSIAN = ("Артикул;Название;Цена;Количество", "Договор вступает в силу с момента подписания обеими сторонами.")
 POLISH = (

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cadenza.core.tokens import Tokenizer
-from cadenza.grounding.files.child import answer, decode_file_data
-from cadenza.grounding.files.messages import FileTask, PageTask, TokenBudget
-from cadenza.grounding.files.questions import AskedOfFiles
-from cadenza.grounding.files.records import RankedDocument, Unreadable
+from cadenza.parts.grounding.files.child import answer, decode_file_data
+from cadenza.parts.grounding.files.messages import FileTask, PageTask, TokenBudget
+from cadenza.parts.grounding.files.questions import AskedOfFiles
+from cadenza.parts.grounding.files.records import RankedDocument, Unreadable
 
 TEXT = "The sea was calm. " * 200
 BUDGET = TokenBudget(20_000, 20_000)

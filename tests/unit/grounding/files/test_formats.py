@@ -2,8 +2,8 @@
 
 import pytest
 
-from cadenza.grounding.files.formats.read import read_document
-from cadenza.grounding.files.records import Unreadable
+from cadenza.parts.grounding.files.formats.read import read_document
+from cadenza.parts.grounding.files.records import Unreadable
 from tests.unit.grounding.files import made_files as made
 
 

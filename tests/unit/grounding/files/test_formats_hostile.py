@@ -4,10 +4,16 @@ import time
 
 import pytest
 
-from cadenza.grounding.files.formats.cells import FIRST_DAY_1900, FIRST_DAY_1904, NumberKind, parse_format, show_number
-from cadenza.grounding.files.formats.read import read_document, read_page
-from cadenza.grounding.files.formats.source import FormatLimits
-from cadenza.grounding.files.records import Unreadable
+from cadenza.parts.grounding.files.formats.cells import (
+    FIRST_DAY_1900,
+    FIRST_DAY_1904,
+    NumberKind,
+    parse_format,
+    show_number,
+)
+from cadenza.parts.grounding.files.formats.read import read_document, read_page
+from cadenza.parts.grounding.files.formats.source import FormatLimits
+from cadenza.parts.grounding.files.records import Unreadable
 from tests.unit.grounding.files import made_files as made
 
 MIB = 1024 * 1024

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cadenza.grounding.files.formats.read import read_document
+from cadenza.parts.grounding.files.formats.read import read_document
 
 GRAIN = "<html><head><title>t</title></head><body><h1>Prices of grain</h1><p>Oats cost 3.20.</p></body></html>"
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cadenza.grounding.files.formats.read import read_document
+from cadenza.parts.grounding.files.formats.read import read_document
 
 PNG = "iVBORw0KGgo="
 

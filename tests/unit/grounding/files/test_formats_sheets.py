@@ -5,8 +5,8 @@ from datetime import date, datetime, time, timedelta
 import openpyxl
 import pytest
 
-from cadenza.grounding.files.formats.cells import FIRST_DAY_1900, PLAIN, parse_format, show_number
-from cadenza.grounding.files.formats.read import read_document
+from cadenza.parts.grounding.files.formats.cells import FIRST_DAY_1900, PLAIN, parse_format, show_number
+from cadenza.parts.grounding.files.formats.read import read_document
 from tests.unit.grounding.files import made_files as made
 
 

@@ -3,7 +3,7 @@
 import pptx
 from pptx.util import Inches
 
-from cadenza.grounding.files.formats.read import read_document
+from cadenza.parts.grounding.files.formats.read import read_document
 from tests.unit.grounding.files import made_files as made
 
 

@@ -3,8 +3,8 @@
 import docx
 import pytest
 
-from cadenza.grounding.files.formats.office_text import show_count
-from cadenza.grounding.files.formats.read import read_document
+from cadenza.parts.grounding.files.formats.office_text import show_count
+from cadenza.parts.grounding.files.formats.read import read_document
 from tests.unit.grounding.files import made_files as made
 
 ITEM = "<w:p><w:pPr><w:numPr><w:ilvl w:val='{}'/><w:numId w:val='{}'/></w:numPr></w:pPr><w:r><w:t>{}</w:t></w:r></w:p>"

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cadenza.grounding.files.messages import (
+from cadenza.parts.grounding.files.messages import (
     BadReply,
     Failed,
     FileTask,
@@ -16,8 +16,8 @@ from cadenza.grounding.files.messages import (
     TokenBudget,
     decode_reply,
 )
-from cadenza.grounding.files.questions import AskedOfFiles
-from cadenza.grounding.files.records import FileSize, RankedDocument, RankedPassage
+from cadenza.parts.grounding.files.questions import AskedOfFiles
+from cadenza.parts.grounding.files.records import FileSize, RankedDocument, RankedPassage
 
 TASK = FileTask("a.txt", AskedOfFiles(""), TokenBudget(10, 10))
 FIELDS: dict[str, Any] = {

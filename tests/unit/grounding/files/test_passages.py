@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cadenza.core.tokens import Tokenizer
-from cadenza.grounding.files.messages import TokenBudget
-from cadenza.grounding.files.passages import (
+from cadenza.parts.grounding.files.messages import TokenBudget
+from cadenza.parts.grounding.files.passages import (
     PASSAGE_CHARS,
     Ranking,
     rank_document,
@@ -18,9 +18,9 @@ from cadenza.grounding.files.passages import (
     split_pieces,
     spread,
 )
-from cadenza.grounding.files.questions import AskedOfFiles
-from cadenza.grounding.files.records import Section
-from cadenza.grounding.files.shown import DocumentText, share_out, show
+from cadenza.parts.grounding.files.questions import AskedOfFiles
+from cadenza.parts.grounding.files.records import Section
+from cadenza.parts.grounding.files.shown import DocumentText, share_out, show
 from tests.unit.grounding.files.made import TOKENIZER, pages, ranked, sentence
 
 TEXTS = st.text(st.sampled_from("ab .\n\t。é漢"), max_size=400)

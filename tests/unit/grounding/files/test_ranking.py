@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cadenza.grounding.files.ranking import WORDS_MAX, rank, words_of
+from cadenza.parts.grounding.files.ranking import WORDS_MAX, rank, words_of
 
 TEXTS = [
     "The invoices were paid in March, in full.",

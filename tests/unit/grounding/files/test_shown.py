@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from cadenza.grounding.files.records import RankedDocument, RankedPassage, Section
-from cadenza.grounding.files.shown import describe, share_out, show
+from cadenza.parts.grounding.files.records import RankedDocument, RankedPassage, Section
+from cadenza.parts.grounding.files.shown import describe, share_out, show
 from tests.unit.grounding.files.made import TOKENIZER, pages, ranked
 
 SMALL = [Section("", "The price of the anchor is 40 crowns.")]

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cadenza.grounding.files.tables import TableText, find_tables
+from cadenza.parts.grounding.files.tables import TableText, find_tables
 
 CSV = "name,note\n" + "".join(f'row {number},"a, ""b""\nc"\n' for number in range(30))
 MARKDOWN = "| Item | Price |\n| --- | --- |\n" + "".join(f"| item {number} | {number} |\n" for number in range(30))

@@ -3,7 +3,7 @@
 import pytest
 
 from cadenza.core.errors import ContextOverflow, InsufficientCredit, InvalidRequest, NotTaken, UnreadableAttachment
-from cadenza.web.chat.stream import in_plain_words
+from cadenza.parts.site.chat.stream import in_plain_words
 
 WINDOWS = {"mezzo": 8000, "forte": 12345, "fortissimo": 20000}
 TOO_LONG = "This is too long: with the conversation before it, it has {} tokens, and the class takes 8,000. "

@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 import schemathesis
 
-from cadenza.web.docs.openapi import build_document
-from cadenza.web.routes import Access, ApiEndpoint, endpoint
-from cadenza.web.visit import Visit
+from cadenza.parts.site.docs.openapi import build_document
+from cadenza.parts.site.routes import Access, ApiEndpoint, endpoint
+from cadenza.parts.site.visit import Visit
 
 
 class Model(msgspec.Struct, frozen=True):

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from cadenza.web.docs.schema_text import describe_schema, fields_of, in_words, kind_of
+from cadenza.parts.site.docs.schema_text import describe_schema, fields_of, in_words, kind_of
 
 
 @pytest.mark.parametrize(

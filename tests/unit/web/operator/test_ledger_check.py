@@ -6,9 +6,9 @@ import pytest
 
 from cadenza.ledger.check import CheckCounts, Violation
 from cadenza.observe import make_log
+from cadenza.parts.site.operator.ledger_check import LedgerCheck, describe
 from cadenza.store.migrate import migrate
 from cadenza.store.sqlite.store import SqliteStore
-from cadenza.web.operator.ledger_check import LedgerCheck, describe
 
 BY = "operator@example.org"
 

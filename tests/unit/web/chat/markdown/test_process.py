@@ -10,10 +10,10 @@ from cadenza.children.confine import ChildLimits
 from cadenza.children.seccomp import this_machine
 from cadenza.children.turns import TurnLimits
 from cadenza.observe import make_log
-from cadenza.web.chat.markdown import messages
-from cadenza.web.chat.markdown.messages import Rendered, RenderTask
-from cadenza.web.chat.markdown.process import MIB, MarkdownRenderer, RenderLimits
-from cadenza.web.chat.markdown.render import HtmlRenderer
+from cadenza.parts.site.chat.markdown import messages
+from cadenza.parts.site.chat.markdown.messages import Rendered, RenderTask
+from cadenza.parts.site.chat.markdown.process import MIB, MarkdownRenderer, RenderLimits
+from cadenza.parts.site.chat.markdown.render import HtmlRenderer
 from tests.processes import children, command_of, read_of
 
 HEAVY = RenderTask("![" * 200_000)  # more CPU time than a child may use
@@ -51,7 +51,7 @@ async def test_complete_blocks_are_rendered(renderer: MarkdownRenderer) -> None:
 async def test_the_child_cannot_read_files(renderer: MarkdownRenderer) -> None:
     """Rendering has imported what it needs before: from then on no file can be opened, not even to read it."""
     await render(renderer, "*a*")
-    [child] = [pid for pid in children(os.getpid()) if b"cadenza.web.chat.markdown.child" in command_of(pid)]
+    [child] = [pid for pid in children(os.getpid()) if b"cadenza.parts.site.chat.markdown.child" in command_of(pid)]
     [line] = [one for one in read_of(child, "limits").splitlines() if one.startswith(b"Max open files")]
     assert line.split()[3:5] == [b"0", b"0"]
     assert this_machine() is None or b"Seccomp:\t2" in read_of(child, "status")

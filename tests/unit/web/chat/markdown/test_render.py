@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 import pytest
 from pygments.token import STANDARD_TYPES
 
-from cadenza.web.chat.markdown.render import HtmlRenderer
+from cadenza.parts.site.chat.markdown.render import HtmlRenderer
 from tests.unit.web.hostile import HOSTILE
 
 RENDERER = HtmlRenderer()

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cadenza.web.chat.markdown.messages import TASK_CHARS_MAX, Rendered, RenderTask, plain_html
-from cadenza.web.chat.markdown.process import MarkdownStream, RenderedText
-from cadenza.web.chat.markdown.render import HtmlRenderer
+from cadenza.parts.site.chat.markdown.messages import TASK_CHARS_MAX, Rendered, RenderTask, plain_html
+from cadenza.parts.site.chat.markdown.process import MarkdownStream, RenderedText
+from cadenza.parts.site.chat.markdown.render import HtmlRenderer
 
 RENDERER = HtmlRenderer()
 LINES = [

@@ -1,0 +1,1 @@
+"""Months, margins and the bills of providers."""

@@ -1,0 +1,1 @@
+"""Payments by card and by bank transfer, and vouchers."""

@@ -1,0 +1,74 @@
+"""Access tokens of the account: the list, a new token, and revoking one. Forms only: no token can make another.
+
+The secret of a new token is in the reply to the form that created it and nowhere else, like that of a key.
+"""
+
+import msgspec
+from starlette.responses import Response
+
+from cadenza.control.money.idempotency import make_reference
+from cadenza.parts.site.mailer import TOKEN_CREATED
+from cadenza.parts.site.routes import Routes, form, get
+from cadenza.parts.site.tokens import (
+    DAYS_USUAL,
+    NAME_CHARS_MAX,
+    TokenOrder,
+    create_own_token,
+    list_own_tokens,
+    revoke_token,
+    scopes_for,
+)
+from cadenza.parts.site.visit import Visit
+
+PAGE = "/settings/tokens"
+EXPIRIES = {7: "After 7 days", 30: "After 30 days", 90: "After 90 days", 365: "After 365 days"}
+assert DAYS_USUAL in EXPIRIES
+
+
+class NewTokenForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The form of a new token, as typed."""
+
+    name: str = ""
+    scopes: list[str] = []
+    days: int = DAYS_USUAL
+    reference: str = ""
+
+
+async def list_page(visit: Visit) -> Response:
+    found = await list_own_tokens(visit.store, visit.account.id, visit.now_ms)
+    shows_all = visit.query_fields.get("show") == "all"
+    tokens = [token for token in found if shows_all or token.state == "active"]
+    return visit.page("tokens.html", tokens=tokens, shows_all=shows_all, more=len(found) - len(tokens))
+
+
+async def new_page(visit: Visit) -> Response:
+    return visit.page(
+        "token_new.html",
+        form=NewTokenForm(**visit.typed),
+        scopes=scopes_for(visit.account),
+        expiries=EXPIRIES,
+        name_chars_max=NAME_CHARS_MAX,
+        reference=make_reference(),  # so that a form that is sent twice makes one token
+    )
+
+
+async def create(visit: Visit, typed: NewTokenForm) -> Response:
+    await visit.limit_changes("tokens")
+    order = TokenOrder(typed.scopes, typed.days, typed.name.strip(), typed.reference)
+    secret, token = await create_own_token(visit.store, visit.account, order, visit.now_ms, by=visit.actor)
+    visit.context.send_notice(visit.account.email, TOKEN_CREATED, f"{token.prefix}…")
+    return visit.page("token_created.html", secret=secret, token=token)
+
+
+async def revoke(visit: Visit) -> None:
+    await visit.limit_changes("tokens")
+    token_id = visit.path_param("token_id")
+    await revoke_token(visit.store, token_id, visit.now_ms, visit.account.id, by=visit.actor)
+
+
+ROUTES: Routes = (
+    get(PAGE, list_page),
+    get(f"{PAGE}/new", new_page),
+    form(PAGE, create, f"{PAGE}/new", on_error=new_page, needs_proof=True),
+    form(PAGE + "/{token_id}/revoke", revoke, PAGE, "token-revoked"),
+)

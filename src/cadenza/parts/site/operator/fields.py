@@ -1,0 +1,29 @@
+"""What operators type into fields of forms. BadForm says what is wrong."""
+
+from cadenza.core.money import parse_dollars
+from cadenza.parts.site.errors import BadForm
+
+DIGITS_MAX = 5
+
+
+def read_amount(text: str) -> int:
+    """Dollars above zero, in nano-dollars."""
+    try:
+        amount_nano = parse_dollars(text.strip().removeprefix("$"))
+    except ValueError as error:
+        raise BadForm(f"The amount: {error}.") from None
+    if amount_nano == 0:
+        raise BadForm("The amount must be above zero.")
+    return amount_nano
+
+
+def read_days(text: str) -> int | None:
+    """None if nothing was typed."""
+    return read_number(text, "after how many days the credit expires, like 90, or nothing") if text.strip() else None
+
+
+def read_number(text: str, what: str) -> int:
+    text = text.strip()
+    if not (text.isascii() and text.isdecimal() and len(text) <= DIGITS_MAX):
+        raise BadForm(f"Write {what}.")
+    return int(text)

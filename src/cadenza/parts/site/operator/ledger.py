@@ -1,0 +1,53 @@
+"""The ledger: its months, and its check, which is a button, and the results in the audit log."""
+
+import msgspec
+from starlette.responses import Response
+
+from cadenza.core.public import to_record
+from cadenza.parts.books.months import list_months
+from cadenza.parts.site.operator.views import AuditEventView
+from cadenza.parts.site.render import redirect
+from cadenza.parts.site.routes import Routes, endpoint, form, get
+from cadenza.parts.site.visit import Visit
+
+PAGE = "/operator/ledger"
+MONTHS_SHOWN = 12
+
+
+class LedgerResults(msgspec.Struct, frozen=True):
+    """Whether a check runs in this process, and the newest results of all processes, newest first."""
+
+    is_running: bool
+    problem: str
+    results: list[AuditEventView]
+
+
+async def ledger_page(visit: Visit) -> Response:
+    check = visit.context.ledger_check
+    months = await list_months(visit.store, visit.now_ms, MONTHS_SHOWN)
+    return visit.page("operator/ledger.html", check=check, results=await check.results(), months=months)
+
+
+async def begin_by_form(visit: Visit) -> Response:
+    is_new = visit.context.ledger_check.begin(visit.actor) is not None
+    return redirect(PAGE, "check-started" if is_new else "check-runs")
+
+
+async def get_results(visit: Visit) -> LedgerResults:
+    check = visit.context.ledger_check
+    return LedgerResults(
+        check.is_running, check.problem, [to_record(AuditEventView, one) for one in await check.results()]
+    )
+
+
+async def begin(visit: Visit) -> LedgerResults:
+    visit.context.ledger_check.begin(visit.actor)
+    return await get_results(visit)
+
+
+ROUTES: Routes = (
+    get(PAGE, ledger_page),
+    form(PAGE, begin_by_form, PAGE),
+    endpoint("GET", PAGE, "Show the results of the ledger check", get_results, "operator.service:read"),
+    endpoint("POST", PAGE, "Begin a ledger check, unless one runs", begin, "operator.service:write"),
+)

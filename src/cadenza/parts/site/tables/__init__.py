@@ -1,0 +1,1 @@
+"""The rows that only the site reads and writes."""
