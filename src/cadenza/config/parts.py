@@ -4,12 +4,10 @@ from collections.abc import Iterable
 
 import msgspec
 
-from cadenza.config.settings import MailSettings, ProviderSettings, SearchSettings, Settings
+from cadenza.config.settings import MailSettings, ProviderSettings, Settings
 from cadenza.core.records import Route
-from cadenza.core.retention import USUAL_LIMITS, RetentionLimits
 from cadenza.observe import Log
 from cadenza.parts.embedded.upstream import EmbeddedUpstream
-from cadenza.parts.grounding.search.records import SearchOptions
 from cadenza.parts.mail.outbox import Email, Send
 from cadenza.upstreams.base import Upstream
 from cadenza.upstreams.dialects import DIALECTS
@@ -46,11 +44,6 @@ def build_upstream(spec: UpstreamSpec, log: Log) -> Upstream:
     return OpenAIUpstream(
         provider.base_url, provider.api_key, dialect, provider.proxy, provider.api_version, provider.authorities
     )
-
-
-def search_options(given: SearchSettings, limits: RetentionLimits = USUAL_LIMITS) -> SearchOptions:
-    options = msgspec.convert(given, SearchOptions, from_attributes=True)
-    return msgspec.structs.replace(options, kept_s=limits.search_result_s, pages_kept_s=limits.page_s)
 
 
 def build_send(mail: MailSettings) -> Send:

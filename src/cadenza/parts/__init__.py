@@ -21,6 +21,7 @@ Module = Literal[
     "open",  # what stands behind an address
     "commands",  # of the command line; "ledger close" is its function `ledger_close`
     "checks",  # what `cadenza doctor` looks at
+    "screen",  # its lines when a service starts
     "contents",  # everything that a server has, for the retention audit
     "move",  # a store from SQLite to this one
 ]
@@ -88,6 +89,15 @@ PARTS = (
         has=frozenset({"settings", "run"}),
     ),
     Part(
+        name="grounding",
+        packages=("idna", "pypdfium2"),
+        owns=("[grounding]",),
+        commands={"memory": "Notes that the replies to an account may use."},
+        heading="Accounts and keys",
+        has=frozenset({"settings", "run", "commands", "checks", "screen"}),
+        is_default=True,
+    ),
+    Part(
         name="retention",
         packages=("jsonschema_rs",),
         commands={
@@ -105,8 +115,8 @@ TABLES = [table for part in PARTS for table in part.tables]
 
 def find(wanted: str) -> Part | None:
     """The part to which this address or command belongs."""
-    owned = ((own, part) for part in PARTS for own in (*part.owns, *part.commands))
-    return next((part for own, part in owned if wanted.startswith(own)), None)
+    owned = ((own, part) for part in PARTS for own in (*part.owns, *(f"{words} " for words in part.commands)))
+    return next((part for own, part in owned if f"{wanted} ".startswith(own)), None)
 
 
 def having(module: Module) -> Iterator[Part]:

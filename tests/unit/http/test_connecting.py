@@ -14,7 +14,7 @@ from cadenza.parts.grounding.search.records import FetchFailed
 from cadenza.parts.mail.outbox import Email
 from cadenza.parts.mail.smtp import SmtpServer, send_email
 from cadenza.parts.valkey.connection import ValkeyAddress, ValkeyConnection
-from tests.unit.grounding.fetch_site import HOST, Names, fetching
+from tests.parts.grounding.fetch_site import HOST, Names, fetching
 from tests.unit.http.peer import LOCALHOST, Peer, client_of, fetch, refusing_port, responding, silent_listener
 from tests.unit.http.test_client import HI, has_ipv6_loopback
 from tests.unit.upstreams.clock import Clock
