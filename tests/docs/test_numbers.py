@@ -37,7 +37,7 @@ from cadenza.parts.mail import outbox
 from cadenza.parts.otlp.exporter import QUEUE_MAX
 from cadenza.parts.otlp.traces import FOLLOWED_PER_S
 from cadenza.parts.postgres.connection import PostgresBounds
-from cadenza.parts.protocols.messages import COUNTED_BYTES
+from cadenza.parts.protocols.anthropic import COUNTED_BYTES
 from cadenza.parts.site import application, visit
 from cadenza.parts.site import mailer as messages
 from cadenza.parts.site.account import archive, sign_up

@@ -69,7 +69,7 @@ METADATA_OF = {  # what neither a client nor a model writes: it comes from the c
     "Candidate": {"codec", "languages"},  # a charset
     "ChatCost": {"cost"},
     "ChatSwitches": {"note", "parts"},
-    "Endpoint": {"headers", "methods", "name", "scope"},
+    "Endpoint": {"headers", "methods", "name", "path", "scope"},
     "EngineApi": {"key_refused", "name", "reasons"},  # words of ours
     "EvaluationOrder": {"actor"},
     "Model": {"id", "owned_by"},

@@ -35,7 +35,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     packages: tuple[str, ...] = ()  # of its extra
-    owns: tuple[str, ...] = ()  # the beginnings of what leads to it, such as "postgresql:" or "[observe]"
+    owns: tuple[str, ...] = ()  # the beginnings of what leads to it: "postgresql:", "[observe]", "/v1/messages"
     commands: Mapping[str, str] = {}  # the words of each, and its sentence in the help
     heading: str = ""  # in the help, of its commands of one word
     has: frozenset[Module] = frozenset()
@@ -80,6 +80,12 @@ PARTS = (
         packages=("hiredis",),
         owns=("valkey:", "valkeys:", "redis:", "rediss:", "unix:"),
         has=frozenset({"open", "checks", "contents"}),
+    ),
+    Part(
+        name="protocols",
+        owns=("/v1/messages", "/v1/responses", "/openai/"),
+        has=frozenset({"run"}),
+        is_default=True,
     ),
     Part(
         name="otlp",
