@@ -6,10 +6,10 @@ import sys
 import pytest
 
 CHILDREN = (
-    "evaluation.check_child",
+    "parts.evaluation.check_child",
     "gateway.large.child",
     "grounding.files.child",
-    "upstreams.embedded.child",
+    "parts.embedded.child",
     "web.chat.markdown.child",
 )
 
