@@ -24,6 +24,7 @@ Module = Literal[
     "commands",  # of the command line; "ledger close" is its function `ledger_close`
     "pages",  # what it adds to the site, which alone loads it
     "checks",  # what `cadenza doctor` looks at
+    "problems",  # the rules that find what is wrong with it
     "contents",  # everything that a server has, for the retention audit
     "move",  # a store from SQLite to this one
 ]
@@ -86,7 +87,7 @@ PARTS = (
         name="valkey",
         packages=("hiredis",),
         owns=("valkey:", "valkeys:", "redis:", "rediss:", "unix:"),
-        has=frozenset({"open", "checks", "contents"}),
+        has=frozenset({"open", "checks", "problems", "contents"}),
     ),
     Part(
         name="otlp",
