@@ -8,9 +8,9 @@ import pytest
 CHILDREN = (
     "parts.evaluation.check_child",
     "gateway.large.child",
-    "grounding.files.child",
+    "parts.grounding.files.child",
     "parts.embedded.child",
-    "web.chat.markdown.child",
+    "parts.site.chat.markdown.child",
 )
 
 
