@@ -20,7 +20,7 @@ from cadenza.gateway.validate import TOOL_FIELDS
 from cadenza.parts.protocols import run as protocols
 from cadenza.parts.site.docs.openapi import PLATFORM
 from cadenza.parts.site.routes import ApiEndpoint
-from cadenza.parts.site.site_map import ROUTES
+from cadenza.parts.site.site_map import SITE
 from cadenza.server.probes import PATHS
 from tests.account import open_account
 from tests.contract.agent import WEATHER
@@ -57,7 +57,7 @@ SAID: dict[str, dict[str, Any]] = {
     "reasoning_content": {"reasoning_content": "Hm.", "content": "Hello."},
 }
 DESCRIBED = {one.path: one for one in (*ENDPOINTS, *protocols.ENDPOINTS) if one.name != "azure_chat"}
-ENDPOINTS_OF_PLATFORM = [one for one in ROUTES if isinstance(one, ApiEndpoint)]
+ENDPOINTS_OF_PLATFORM = [one for one in SITE.routes if isinstance(one, ApiEndpoint)]
 
 
 def operation_of(one: ApiEndpoint) -> tuple[str, str]:

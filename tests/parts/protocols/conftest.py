@@ -2,7 +2,7 @@
 
 import pytest
 
-from cadenza.parts.protocols.run import ENDPOINTS, INSTEAD
+from cadenza.parts.protocols.run import ENDPOINTS
 from tests.contract.conftest import account, api, api_as, client
 from tests.fault.conftest import deploy
 from tests.unit.gateway.client import Client
