@@ -2,7 +2,7 @@
 
 import pytest
 
-from cadenza.parts.protocols.run import ENDPOINTS
+from cadenza.parts.protocols.run import ENDPOINTS, INSTEAD
 from tests.contract.conftest import account, api, api_as, client
 from tests.fault.conftest import deploy
 from tests.unit.gateway.client import Client
@@ -13,7 +13,7 @@ __all__ = ["account", "api", "api_as", "client", "deploy", "funded"]
 
 @pytest.fixture(autouse=True)
 def endpoints(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Client, "endpoints", ENDPOINTS)
+    monkeypatch.setattr(Client, "added", (ENDPOINTS, INSTEAD))
 
 
 @pytest.fixture(params=["responses", "messages"])
