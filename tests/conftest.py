@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import sys
+import tempfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -123,6 +124,13 @@ def _is_slow(item: pytest.Item) -> bool:
 def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of the test's own. Pytest's fixture looks at all the folders there are, to number them."""
+    named = re.sub(r"\W", "_", request.node.name)[:30]
+    return Path(tempfile.mkdtemp(prefix=f"{named}-", dir=tmp_path_factory.getbasetemp()))
 
 
 @pytest.fixture(scope="session")

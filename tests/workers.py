@@ -4,7 +4,6 @@ A worker takes one group of tests after the other from a pipe, and sends its rep
 collected, which alone prints and counts. A worker that dies fails the run, and so does a test that did not end in any.
 """
 
-import atexit
 import io
 import os
 import random
@@ -19,6 +18,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple, NoReturn
 
 import pytest
+from _pytest import runner
 from _pytest._io import TerminalWriter
 
 Group = list[pytest.Item]
@@ -76,7 +76,7 @@ class Worker:
 
 def run_in_workers(session: pytest.Session, lines: Sequence[Line]) -> None:
     assert threading.active_count() == 1, "a thread would be missing in the workers"
-    session.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined] # one for all
+    session.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined] # one for all workers
     begun = [(line, _filled_pipe(len(line.groups))) for line in lines]
     workers = list[Worker]()
     try:
@@ -137,29 +137,27 @@ def _pass_on(session: pytest.Session, workers: dict[Connection, Worker]) -> int:
     return ended
 
 
-def _work(number: int, session: pytest.Session, items: Iterator[pytest.Item], parent: Connection) -> NoReturn:
+def _work(number: int, session: pytest.Session, tests: Iterator[pytest.Item], parent: Connection) -> NoReturn:
     """Run tests, and end before anything happens that the process from which this one was forked does at its end."""
     code = 1
-    atexit.register(lambda: os._exit(code))
     try:
         _settle_in(number, session.config, parent)
         try:
-            _run(session, items)
+            _run(session, tests)
         finally:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-            session._setupstate.teardown_exact(None)
+            runner.pytest_sessionfinish(session)  # takes down what the session has set up
         code = 0
     except KeyboardInterrupt:
         pass
     except BaseException:  # noqa: BLE001
         traceback.print_exc()
     finally:
-        atexit._run_exitfuncs()  # the last of them ends the process
         os._exit(code)
 
 
-def _run(session: pytest.Session, items: Iterator[pytest.Item]) -> None:
-    for item, following in pairwise(chain(items, [None])):
+def _run(session: pytest.Session, tests: Iterator[pytest.Item]) -> None:
+    for item, following in pairwise(chain(tests, [None])):
         assert item
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
         if session.shouldfail or session.shouldstop:
@@ -167,11 +165,8 @@ def _run(session: pytest.Session, items: Iterator[pytest.Item]) -> None:
 
 
 def _settle_in(number: int, config: pytest.Config, parent: Connection) -> None:
-    """Have names, temporary files, captured output and random numbers of its own."""
+    """Have a number, captured output and random numbers of its own, and print nothing."""
     os.environ[WORKER] = str(number)
-    folders = config._tmp_path_factory  # type: ignore[attr-defined]
-    folders._basetemp = folders.getbasetemp() / f"worker-{number}"
-    folders._basetemp.mkdir()
     plugins = config.pluginmanager
     if captured := plugins.get_plugin("capturemanager"):
         captured.stop_global_capturing()

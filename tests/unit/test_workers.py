@@ -42,7 +42,17 @@ def run(folder: Path, *files: str) -> tuple[int, str]:
     (folder / "pytest.ini").write_text("[pytest]\n")
     for number, text in enumerate(files):
         (folder / f"test_{number}.py").write_text(text)
-    command: list[str | Path] = [sys.executable, "-m", "pytest", "-q", "-p", "no:schemathesis", "--rootdir", folder, folder]
+    command: list[str | Path] = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:schemathesis",
+        "--rootdir",
+        folder,
+        folder,
+    ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     return done.returncode, done.stdout
 
