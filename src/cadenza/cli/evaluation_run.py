@@ -10,8 +10,8 @@ import msgspec
 
 from cadenza.cli.verdict_output import ProgressBar, print_gate, print_verdict
 from cadenza.config import Settings
+from cadenza.config.build import build_upstreams
 from cadenza.config.classes import asked_side, class_rules, find_candidate, resolve_classes, served_version
-from cadenza.config.parts import build_upstreams
 from cadenza.control.classes import ClassRules, name_routes
 from cadenza.core.attempts import EVALUATION, AttemptCounts
 from cadenza.core.classes import ClassVersion
