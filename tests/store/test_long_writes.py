@@ -15,7 +15,7 @@ from cadenza.control.retention import RetentionKeeper
 from cadenza.core.records import COMMAND_LINE, Operator
 from cadenza.core.retention import RetentionLimits
 from cadenza.core.spans import DAY_MS
-from cadenza.ledger import low_balances, transaction
+from cadenza.ledger import idempotency_keys, low_balances
 from cadenza.observe import make_log
 from cadenza.parts.site.tables import links, sessions
 from cadenza.store.sqlite.store import SqliteStore
@@ -247,7 +247,7 @@ async def test_a_killed_removal_is_continued(filled: Store) -> None:
 @pytest.mark.parametrize(
     ("remove", "table"),
     [
-        (lambda tx: transaction.forget_old_keys(tx, LATER_MS), "idempotency"),
+        (lambda tx: idempotency_keys.forget_old_keys(tx, LATER_MS), "idempotency"),
         (lambda tx: request_details.remove_old(tx, LATER_MS), "request_details"),
         (lambda tx: sessions.forget_expired(tx, LATER_MS), "sessions"),
         (lambda tx: links.forget_expired(tx, LATER_MS), "links"),
