@@ -11,7 +11,6 @@ good one.
 import asyncio
 import gc
 import os
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
@@ -21,14 +20,14 @@ import msgspec
 
 from cadenza import clock, parts
 from cadenza.config import ConfigError, Settings, load_settings
-from cadenza.config.classes import class_rules, provider_costs, resolve_classes
-from cadenza.config.parts import (
+from cadenza.config.build import (
     UpstreamSpec,
     build_send,
     build_upstream,
     build_upstreams,
     upstream_specs,
 )
+from cadenza.config.classes import class_rules, provider_costs, resolve_classes
 from cadenza.config.settings import DEFAULT_PRICES
 from cadenza.control.class_versions import ServingProcess
 from cadenza.control.prices import read_schedules, say_unused
@@ -43,8 +42,8 @@ from cadenza.core.records import Plan
 from cadenza.fleet.background import follow, repeat, running
 from cadenza.fleet.presence import Presence
 from cadenza.fleet.shared import MEMORY, MemoryState, OpenSharedState, SharedState
-from cadenza.gateway.api import ENDPOINTS
-from cadenza.gateway.endpoints import Endpoint, is_api, refuse_connection, refuse_malformed
+from cadenza.gateway.api import Router
+from cadenza.gateway.endpoints import is_api, refuse_connection, refuse_malformed
 from cadenza.gateway.gateway import Gateway, State, body_bytes_max
 from cadenza.gateway.in_flight import NO_KEY, RevocationWatch
 from cadenza.gateway.written_later import AttemptLog, DetailLog, KeyUse
@@ -52,7 +51,7 @@ from cadenza.http.connection import ConnectionSettings
 from cadenza.http.exchange import Exchange
 from cadenza.http.headers import TrustedProxies
 from cadenza.observe import FaultPoint, Log, LoopLag, Observer, catch_strays, loop_errors, make_log
-from cadenza.observe.minutes import EVERY_S, MinuteRing, read_totals
+from cadenza.observe.minutes import EVERY_S, MinuteRing
 from cadenza.observe.worker_metrics import Family, WorkerMetrics, read_families
 from cadenza.parts.mail.low_balance import POLL_INTERVAL_S, LowBalanceNotices
 from cadenza.parts.mail.outbox import Outbox
@@ -89,7 +88,7 @@ class App:
     """The whole service, as the server runs it. The gateway is built by the start, with what the store says."""
 
     gateway: Gateway
-    _endpoints: dict[str, Endpoint]  # by their paths
+    _router: Router
     _service: Service
 
     def __init__(self, settings: Settings, log: Log, workers_folder: Path | None = None) -> None:
@@ -111,8 +110,10 @@ class App:
         self._retiring: set[asyncio.Task[None]] = set()
         self._minutes = MinuteRing()
         self._health = ServiceHealth(
-            lambda: self.gateway, WriteCheck(self._store, log), self._read_metrics, self._minutes, self._outbox
+            lambda: self.gateway, WriteCheck(self._store, log), self._read_metrics, self._minutes
         )
+        if self._outbox:
+            self._health.notes["mail_fails"] = self._outbox.say_failure
         self._probes = Probes(self._health, observer, token, render, names, lambda: self._presence.name)
 
     @property
@@ -128,8 +129,8 @@ class App:
 
     def serve(self, exchange: Exchange) -> Awaitable[None]:
         path = exchange.request.path
-        if (endpoint := self._endpoints.get(path)) or is_api(path):
-            return self._service.serve_api(self.gateway, exchange, endpoint)
+        if (endpoint := self._router.exact.get(path)) or is_api(path):
+            return self._service.serve_api(exchange, endpoint)
         return self._probes.serve(exchange) if self._probes.serves(exchange.request) else self._serve_page(exchange)
 
     def refuse(self, exchange: Exchange) -> Awaitable[None]:
@@ -170,9 +171,6 @@ class App:
         """The metrics of all workers, or of this process if it is the only one."""
         return await self._workers.read() if self._workers else read_families(self._observer.metrics.registry)
 
-    async def _note_minute(self) -> None:
-        self._minutes.note(read_totals(await self._read_metrics()), time.time())
-
     async def start(self) -> bool:
         asyncio.get_running_loop().set_exception_handler(loop_errors(self._log))
         try:
@@ -207,10 +205,11 @@ class App:
         if self._workers:
             await stack.enter_async_context(self._workers.running())
         stack.push_async_callback(self._store.close)
-        self._endpoints = ENDPOINTS | self._chat.endpoints
         await prepare_store(self._store, self._log_backup)
         epoch = await epochs.current(self._store, epochs.CLASSES)  # first: a later change is seen as a later epoch
         self.gateway = await self._build_gateway()
+        self._router = Router(self.gateway)
+        self._router.add(self._chat.endpoints)
         await self._enter_parts(stack)
         await stack.enter_async_context(running(asyncio.to_thread(self.gateway.dispatcher.tokenizer.load)))
         await self._shared.start()
@@ -241,7 +240,7 @@ class App:
         changed = asyncio.Event()
         self._presence.on_change(changed.set)
         await stack.enter_async_context(running(follow(changed, self._catch_up, self._log)))
-        await stack.enter_async_context(running(repeat(self._note_minute, EVERY_S, self._log, at_once=True)))
+        await stack.enter_async_context(running(repeat(self._health.note_minute, EVERY_S, self._log, at_once=True)))
         stack.callback(LoopLag(self._observer.metrics).stop)
         stack.push_async_callback(self._stop_upstreams)
         for upstream in self.gateway.snapshot.upstreams.values():
@@ -257,6 +256,8 @@ class App:
             presence=self._presence,
             shared=self._shared,
             gateway=self.gateway,
+            router=self._router,
+            serve_api=self._router.serve,
             health=self._health,
             minutes=self._minutes,
             read_metrics=self._read_metrics,

@@ -9,7 +9,7 @@ from cadenza.config import Settings
 from cadenza.control.classes import ClassRules
 from cadenza.fleet.presence import Presence
 from cadenza.fleet.shared import SharedState
-from cadenza.gateway.api import ServeApi, serve_api
+from cadenza.gateway.api import Router, ServeApi
 from cadenza.gateway.gateway import Gateway
 from cadenza.observe import Log, Observer
 from cadenza.observe.minutes import MinuteRing
@@ -28,12 +28,13 @@ class Service(msgspec.Struct, kw_only=True):
     presence: Presence
     shared: SharedState
     gateway: Gateway
+    router: Router
     health: ServiceHealth
     minutes: MinuteRing
     read_metrics: ReadMetrics  # of all worker processes
     class_rules: Callable[[str], ClassRules]  # what the config says about a class, as it was last read
     retire: Callable[[Callable[[], Awaitable[None]]], None]  # stop something, after the requests that may use it
-    serve_api: ServeApi = serve_api  # the requests under /v1
+    serve_api: ServeApi  # the requests to what the router has
     on_reload: dict[str, Callable[[Settings], None]] = {}  # what follows a change of this table; the others are fixed
 
 

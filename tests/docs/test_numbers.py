@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.cli.model import DOWNLOAD_MB
 from cadenza.cli.start import DEMO_CREDIT_NANO
 from cadenza.config.settings import DEFAULT_PRICES
 from cadenza.control.classes import VERDICT_DAYS_MAX
@@ -31,13 +30,14 @@ from cadenza.gateway.validate import FIELD_BYTES_MAX, MESSAGES_MAX, SCHEMA_BYTES
 from cadenza.http.body import BodyLimits
 from cadenza.ledger.rules import AMPLE_TIMES, IDEMPOTENCY_MS
 from cadenza.ledger.sweeps import BATCH_MAX
+from cadenza.parts.embedded.commands import DOWNLOAD_MB
 from cadenza.parts.evaluation.trial.trial import REQUESTS_MAX
 from cadenza.parts.grounding.notes import NOTE_CHARS_MAX
 from cadenza.parts.mail import outbox
 from cadenza.parts.otlp.exporter import QUEUE_MAX
 from cadenza.parts.otlp.traces import FOLLOWED_PER_S
 from cadenza.parts.postgres.connection import PostgresBounds
-from cadenza.parts.protocols.messages import COUNTED_BYTES
+from cadenza.parts.protocols.anthropic import COUNTED_BYTES
 from cadenza.parts.site import application, visit
 from cadenza.parts.site import mailer as messages
 from cadenza.parts.site.account import archive, sign_up
@@ -222,7 +222,7 @@ def test_the_installed_size_is_true() -> None:
 def pinned() -> set[str]:
     """The packages that `make run` installs, and those of other systems."""
     files = [ROOT / "requirements" / name for name in ("run.txt", "otlp.txt")]
-    files.append(ROOT / "src" / "cadenza" / "upstreams" / "embedded" / "pins.txt")
+    files.append(ROOT / "src" / "cadenza" / "parts" / "embedded" / "pins.txt")
     found = {
         name for file in files for name in re.findall(r"^([\w.-]+)(?:\[[^]]*\])?==", file.read_text(), re.MULTILINE)
     }

@@ -1,4 +1,4 @@
-"""What one look at the installation has found, for `cadenza doctor`."""
+"""What a check of the installation has found, for `cadenza doctor`, and what parts do for doctor and start."""
 
 from collections.abc import Awaitable, Callable
 from typing import Literal
@@ -26,3 +26,4 @@ class Check(msgspec.Struct, frozen=True):
 
 Checks = Callable[[Settings], Awaitable[list[Check]]]  # of a part
 Screen = Callable[[Settings], list[tuple[str, str]]]  # lines of a part on the start screen: a name and a text
+OfferModel = Callable[[], bool]  # asks whether to install the built-in model; True once it is

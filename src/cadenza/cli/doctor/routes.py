@@ -13,7 +13,7 @@ from cadenza.cli.doctor.retention import check_retention, describe_retention
 from cadenza.cli.running_service import NoAnswer, NotRunning, address_of, read_service
 from cadenza.clock import now_ms
 from cadenza.config import Settings
-from cadenza.config.parts import build_upstreams
+from cadenza.config.build import build_upstreams
 from cadenza.control.class_versions import (
     is_decided_by_store,
     read_served,
@@ -29,7 +29,7 @@ from cadenza.core.faults import FaultKind
 from cadenza.core.records import Route
 from cadenza.observe import make_log
 from cadenza.observe.facts import read_routes
-from cadenza.observe.health import Severity
+from cadenza.observe.problem import Severity
 from cadenza.observe.samples import Samples
 from cadenza.store.tables.attempts import add as add_attempts
 from cadenza.terminal.checks import Check, State

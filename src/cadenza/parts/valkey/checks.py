@@ -2,8 +2,8 @@
 
 from cadenza import parts
 from cadenza.config import Settings
-from cadenza.observe.health import RULES
 from cadenza.parts.valkey.connection import ValkeyUnreachable, probe
+from cadenza.parts.valkey.problems import SHARED_STATE_FAILS
 from cadenza.terminal.checks import Check, Checks
 
 VERSION_MIN = 7
@@ -20,7 +20,7 @@ async def check_valkey(url: str) -> Check:
         found = await probe(url)
     except ValkeyUnreachable as reason:
         known = (todo for code, todo in ADVICE.items() if code in str(reason))
-        problem = RULES["shared_state_fails"].problem(str(reason), next(known, ""))
+        problem = SHARED_STATE_FAILS.problem(str(reason), next(known, ""))
         return Check("shared", "fault", problem.words, problem.advice)
     name = f"{found.server} {'.'.join(map(str, found.version))}"
     if found.version < (VERSION_MIN,):
