@@ -89,6 +89,12 @@ PARTS = (
         has=frozenset({"settings", "run"}),
     ),
     Part(
+        name="mail",
+        packages=("aiosmtplib",),
+        owns=("[mail]",),
+        has=frozenset({"settings", "run", "problems"}),
+    ),
+    Part(
         name="retention",
         packages=("jsonschema_rs",),
         commands={
