@@ -20,14 +20,14 @@ import msgspec
 
 from cadenza import clock, parts
 from cadenza.config import ConfigError, Settings, load_settings
-from cadenza.config.classes import class_rules, provider_costs, resolve_classes
-from cadenza.config.parts import (
+from cadenza.config.build import (
     UpstreamSpec,
     build_upstream,
     build_upstreams,
     search_options,
     upstream_specs,
 )
+from cadenza.config.classes import class_rules, provider_costs, resolve_classes
 from cadenza.config.settings import DEFAULT_PRICES
 from cadenza.control.class_versions import ServingProcess
 from cadenza.control.prices import read_schedules, say_unused
@@ -42,8 +42,8 @@ from cadenza.core.records import Plan
 from cadenza.fleet.background import follow, repeat, running
 from cadenza.fleet.presence import Presence
 from cadenza.fleet.shared import MEMORY, MemoryState, OpenSharedState, SharedState
-from cadenza.gateway.api import ENDPOINTS
-from cadenza.gateway.endpoints import Endpoint, is_api, refuse_connection, refuse_malformed
+from cadenza.gateway.api import Router
+from cadenza.gateway.endpoints import is_api, refuse_connection, refuse_malformed
 from cadenza.gateway.gateway import Gateway, State, body_bytes_max
 from cadenza.gateway.in_flight import NO_KEY, RevocationWatch
 from cadenza.gateway.written_later import AttemptLog, DetailLog, KeyUse
@@ -88,7 +88,7 @@ class App:
     """The whole service, as the server runs it. The gateway is built by the start, with what the store says."""
 
     gateway: Gateway
-    _endpoints: dict[str, Endpoint]  # by their paths
+    _router: Router
     _service: Service
 
     def __init__(self, settings: Settings, log: Log, workers_folder: Path | None = None) -> None:
@@ -126,8 +126,8 @@ class App:
 
     def serve(self, exchange: Exchange) -> Awaitable[None]:
         path = exchange.request.path
-        if (endpoint := self._endpoints.get(path)) or is_api(path):
-            return self._service.serve_api(self.gateway, exchange, endpoint)
+        if (endpoint := self._router.exact.get(path)) or is_api(path):
+            return self._service.serve_api(exchange, endpoint)
         return self._probes.serve(exchange) if self._probes.serves(exchange.request) else self._serve_page(exchange)
 
     def refuse(self, exchange: Exchange) -> Awaitable[None]:
@@ -202,10 +202,11 @@ class App:
         if self._workers:
             await stack.enter_async_context(self._workers.running())
         stack.push_async_callback(self._store.close)
-        self._endpoints = ENDPOINTS | self._chat.endpoints
         await prepare_store(self._store, self._log_backup)
         epoch = await epochs.current(self._store, epochs.CLASSES)  # first: a later change is seen as a later epoch
         self.gateway = await self._build_gateway()
+        self._router = Router(self.gateway)
+        self._router.add(self._chat.endpoints)
         await self._enter_parts(stack)
         await stack.enter_async_context(running(asyncio.to_thread(self.gateway.dispatcher.tokenizer.load)))
         await self._shared.start()
@@ -245,6 +246,8 @@ class App:
             presence=self._presence,
             shared=self._shared,
             gateway=self.gateway,
+            router=self._router,
+            serve_api=self._router.serve,
             health=self._health,
             minutes=self._minutes,
             read_metrics=self._read_metrics,

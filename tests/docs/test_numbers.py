@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.cli.model import DOWNLOAD_MB
 from cadenza.cli.start import DEMO_CREDIT_NANO
 from cadenza.config.settings import DEFAULT_PRICES
 from cadenza.control.classes import VERDICT_DAYS_MAX
@@ -31,12 +30,13 @@ from cadenza.gateway.validate import FIELD_BYTES_MAX, MESSAGES_MAX, SCHEMA_BYTES
 from cadenza.http.body import BodyLimits
 from cadenza.ledger.rules import AMPLE_TIMES, IDEMPOTENCY_MS
 from cadenza.ledger.sweeps import BATCH_MAX
+from cadenza.parts.embedded.commands import DOWNLOAD_MB
 from cadenza.parts.evaluation.trial.trial import REQUESTS_MAX
 from cadenza.parts.grounding.notes import NOTE_CHARS_MAX
 from cadenza.parts.otlp.exporter import QUEUE_MAX
 from cadenza.parts.otlp.traces import FOLLOWED_PER_S
 from cadenza.parts.postgres.connection import PostgresBounds
-from cadenza.parts.protocols.messages import COUNTED_BYTES
+from cadenza.parts.protocols.anthropic import COUNTED_BYTES
 from cadenza.parts.site import application, visit
 from cadenza.parts.site import mailer as messages
 from cadenza.parts.site.account import archive, sign_up

@@ -54,7 +54,11 @@ async def test_a_correction_is_an_entry_with_its_reason(store: Store) -> None:
     _, made = await rows_of(store, entries)
     assert (made.kind, made.amount_nano, made.note) == ("correction", -DOLLAR_NANO, "granted twice")
     [event] = await list_newest(store, "acct_a")
-    assert (event.actor, event.event, event.detail) == (COMMAND_LINE, "credit.correct", "-1.00 dollars: granted twice")
+    assert (event.actor, event.event, event.detail) == (
+        COMMAND_LINE.name,
+        "credit.correct",
+        "-1.00 dollars: granted twice",
+    )
     assert await check.find_violations(store) == []
 
 

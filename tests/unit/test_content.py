@@ -41,10 +41,6 @@ NO_CONTENT = {
         "parts.payments",
         "parts.postgres",
         "parts.retention",
-        "parts.site.mailer",
-        "parts.site.sign_in",
-        "parts.site.tables",
-        "parts.site.tokens",
         "parts.valkey",
         "process",
         "routing",
@@ -64,21 +60,10 @@ NO_CONTENT = {
     *("core.spans", "core.usage_report"),
     *("parts.evaluation.trial", "parts.evaluation.verdict", "parts.evaluation.verdict_rows", "parts.grounding.charges"),
     *("parts.grounding.search.engines.build", "upstreams.dialects", "upstreams.known"),
-    *(
-        "parts.site.account",
-        "parts.site.charts",
-        "parts.site.cookies",
-        "parts.site.docs",
-        "parts.site.money",
-        "parts.site.operator",
-    ),
-    *("parts.site.render", "parts.site.routes", "parts.site.settings", "parts.site.visit"),
+    *("parts.site.account", "parts.site.charts", "parts.site.cookies", "parts.site.docs", "parts.site.joining"),
+    *("parts.site.mailer", "parts.site.money", "parts.site.operator", "parts.site.render", "parts.site.routes"),
+    *("parts.site.settings", "parts.site.sign_in", "parts.site.tables", "parts.site.tokens", "parts.site.visit"),
 }
-CONTENT = {
-    "parts.grounding.notes",
-    "parts.grounding.note_rows",
-    "parts.site.account.memory",
-}  # in spite of the above: notes
 METADATA = {"account_id", "class_id", "key_id", "model", "object", "provider", "request_id"}
 METADATA_OF = {  # what neither a client nor a model writes: it comes from the config, the program or a fixed set
     "Aliases": {"given"},
@@ -87,7 +72,7 @@ METADATA_OF = {  # what neither a client nor a model writes: it comes from the c
     "Candidate": {"codec", "languages"},  # a charset
     "ChatCost": {"cost"},
     "ChatSwitches": {"note", "parts"},
-    "Endpoint": {"headers", "methods", "name", "scope"},
+    "Endpoint": {"headers", "methods", "name", "path", "scope"},
     "EngineApi": {"key_refused", "name", "reasons"},  # words of ours
     "EvaluationOrder": {"actor"},
     "Model": {"id", "owned_by"},
@@ -154,7 +139,7 @@ def undecided(record: type) -> list[str]:
 def handles_content(record: type) -> bool:
     module = record.__module__.removeprefix("cadenza.")
     parents = {module, *(module[: at.start()] for at in re.finditer(r"\.", module))}
-    return module in CONTENT or not parents & NO_CONTENT
+    return not parents & NO_CONTENT
 
 
 def test_every_record_of_a_module_with_content_has_decided() -> None:
@@ -173,7 +158,7 @@ def test_the_tables_name_what_exists() -> None:
     known = {one.__name__: set(fields_of(one) or ()) for one in records() if handles_content(one)}
     gone = {name: fields - known.get(name, set()) for name, fields in METADATA_OF.items()}
     assert [name for name, fields in gone.items() if fields] == []
-    assert [name for name in NO_CONTENT | CONTENT if f"cadenza.{name}" not in sys.modules] == []
+    assert [name for name in NO_CONTENT if f"cadenza.{name}" not in sys.modules] == []
 
 
 def test_no_content_record_shows_what_it_carries() -> None:

@@ -6,6 +6,8 @@ and `Module` lists them. What the core offers each of them has a type in the cor
 
 from collections.abc import Iterator, Mapping
 from importlib import import_module
+from importlib.resources import files
+from importlib.resources.abc import Traversable
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Literal
@@ -16,10 +18,12 @@ from cadenza.core.errors import ExpectedError
 from cadenza.core.extras import describe_missing
 
 Module = Literal[
+    "kind",  # of provider, as `KIND`: what is usual for it
     "settings",  # the tables of the config that it owns
     "run",  # beside the service, from its start to its end
     "open",  # what stands behind an address
     "commands",  # of the command line; "ledger close" is its function `ledger_close`
+    "pages",  # what it adds to the site, which alone loads it
     "checks",  # what `cadenza doctor` looks at
     "problems",  # the rules that find what is wrong with it
     "contents",  # everything that a server has, for the retention audit
@@ -36,11 +40,11 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     packages: tuple[str, ...] = ()  # of its extra
-    owns: tuple[str, ...] = ()  # the beginnings of what leads to it, such as "postgresql:" or "[observe]"
+    owns: tuple[str, ...] = ()  # the beginnings of what leads to it: "[observe]", "kind embedded", "/v1/messages"
     commands: Mapping[str, str] = {}  # the words of each, and its sentence in the help
     heading: str = ""  # in the help, of its commands of one word
     has: frozenset[Module] = frozenset()
-    is_default: bool = False  # it runs without a table of its own in the config
+    is_default: bool = False  # it runs without anything of its own in the config
 
     @property
     def tables(self) -> list[str]:
@@ -59,6 +63,10 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     def missing(self) -> str:
         """What is said of a setting that needs it, if it is not installed."""
         return f"it {describe_missing(self.name)}"
+
+    @property
+    def folder(self) -> Traversable:
+        return files(f"{__name__}.{self.name}")
 
     def require(self) -> None:
         if not self.is_installed:
@@ -83,10 +91,24 @@ PARTS = (
         has=frozenset({"open", "checks", "problems", "contents"}),
     ),
     Part(
+        name="protocols",
+        owns=("/v1/messages", "/v1/responses", "/openai/"),
+        has=frozenset({"run"}),
+        is_default=True,
+    ),
+    Part(
         name="otlp",
         packages=("opentelemetry.proto",),
         owns=("[observe]",),
         has=frozenset({"settings", "run"}),
+    ),
+    Part(
+        name="embedded",
+        owns=("kind embedded",),
+        commands={"model": "The embedded model."},
+        heading="Models",
+        has=frozenset({"kind", "open", "commands"}),
+        is_default=True,
     ),
     Part(
         name="mail",
@@ -105,6 +127,7 @@ PARTS = (
         heading="Maintain",
         has=frozenset({"commands"}),
     ),
+    Part(name="grounding", has=frozenset({"pages"}), is_default=True),
 )
 
 TABLES = [table for part in PARTS for table in part.tables]

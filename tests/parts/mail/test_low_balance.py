@@ -7,7 +7,7 @@ import pytest
 from cadenza.control.money.credit import correct_credit, set_low_balance
 from cadenza.core.email import Email
 from cadenza.core.errors import ControlError
-from cadenza.core.records import COMMAND_LINE, Usage
+from cadenza.core.records import COMMAND_LINE, Owner, Usage
 from cadenza.ledger import credit
 from cadenza.observe import make_log
 from cadenza.parts.mail.low_balance import LowBalanceNotices
@@ -17,6 +17,7 @@ from tests.store.moves import finish, fund, make_hold, money, opened, sweep_proc
 from tests.store.rows import DOLLAR_NANO, NOW_MS, run_sql
 
 EMAIL = "acct_a@example.org"
+OWNER = Owner("acct_a", EMAIL)
 
 
 class Mailbox:
@@ -86,11 +87,11 @@ async def test_the_owner_chooses_what_is_low(store: Store) -> None:
     await spent_account(store)
     mailbox = Mailbox()
     watcher = LowBalanceNotices(store, mailbox.send, make_log(), lambda: None)
-    await set_low_balance(store, "acct_a", 0, EMAIL, NOW_MS)
+    await set_low_balance(store, OWNER, 0, NOW_MS)
     assert await watcher.poll(NOW_MS) == 0
-    await set_low_balance(store, "acct_a", (await money(store))[0], EMAIL, NOW_MS)
+    await set_low_balance(store, OWNER, (await money(store))[0], NOW_MS)
     assert await watcher.poll(NOW_MS) == 0, "it is not below the balance"
-    await set_low_balance(store, "acct_a", DOLLAR_NANO, EMAIL, NOW_MS)
+    await set_low_balance(store, OWNER, DOLLAR_NANO, NOW_MS)
     assert await watcher.poll(NOW_MS) == 1
     with pytest.raises(ControlError):
-        await set_low_balance(store, "acct_a", -1, EMAIL, NOW_MS)
+        await set_low_balance(store, OWNER, -1, NOW_MS)
