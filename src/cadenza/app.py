@@ -22,7 +22,6 @@ from cadenza import clock, parts
 from cadenza.config import ConfigError, Settings, load_settings
 from cadenza.config.build import (
     UpstreamSpec,
-    build_send,
     build_upstream,
     build_upstreams,
     upstream_specs,
@@ -53,8 +52,6 @@ from cadenza.http.headers import TrustedProxies
 from cadenza.observe import FaultPoint, Log, LoopLag, Observer, catch_strays, loop_errors, make_log
 from cadenza.observe.minutes import EVERY_S, MinuteRing
 from cadenza.observe.worker_metrics import Family, WorkerMetrics, read_families
-from cadenza.parts.mail.low_balance import POLL_INTERVAL_S, LowBalanceNotices
-from cadenza.parts.mail.outbox import Outbox
 from cadenza.parts.payments.stripe import StripeAccess
 from cadenza.parts.site.asgi import AsgiAdapter, AsgiApp
 from cadenza.parts.site.chat.stream import WebChat
@@ -78,7 +75,6 @@ FIXED_SECTIONS = (
     "store",
     "shared_state",
     "platform",
-    "mail",
     "payments",
     "retention",
 )  # a reload does not change them, and neither most tables of parts
@@ -104,7 +100,6 @@ class App:
         render = self._workers.render if self._workers else None
         names = HostNames(settings.platform.base_url)
         self._chat = WebChat(log, settings.platform.base_url, settings.retention)
-        self._outbox = Outbox(build_send(settings.mail), log) if settings.mail else None
         self._pages = AsgiAdapter(self._build_pages, log)
         self._started = AsyncExitStack()
         self._retiring: set[asyncio.Task[None]] = set()
@@ -112,8 +107,6 @@ class App:
         self._health = ServiceHealth(
             lambda: self.gateway, WriteCheck(self._store, log), self._read_metrics, self._minutes
         )
-        if self._outbox:
-            self._health.notes["mail_fails"] = self._outbox.say_failure
         self._probes = Probes(self._health, observer, token, render, names, lambda: self._presence.name)
 
     @property
@@ -161,7 +154,7 @@ class App:
                 minutes=self._minutes,
                 health=self._health,
                 markdown=self._chat.markdown,
-                outbox=self._outbox,
+                post=self._service.post,
             )
         )
         gc.freeze()  # as after the start: a full collection would take 60 ms more
@@ -225,13 +218,6 @@ class App:
         stack.push_async_callback(self.gateway.stop)
         stack.push_async_callback(self.gateway.key_use.write, is_last=True)
         await self._keep_writing(stack, self.gateway.key_use)
-        if self._settings.mail and self._outbox:
-            stack.push_async_callback(self._outbox.stop)
-            send, base_url = build_send(self._settings.mail), self._settings.platform.base_url
-            notices = LowBalanceNotices(self._store, send, self._log, base_url)
-            await stack.enter_async_context(
-                running(repeat(lambda: notices.poll(clock.now_ms()), POLL_INTERVAL_S, self._log))
-            )
         keeper = RetentionKeeper(self._store, self._settings.retention, self._log)
         await stack.enter_async_context(running(keeper.run()))
         gateway = self.gateway
@@ -263,6 +249,7 @@ class App:
             read_metrics=self._read_metrics,
             class_rules=lambda class_id: class_rules(self._settings, class_id),
             retire=self._retire,
+            site_url=self._settings.platform.base_url,
         )
         for part in parts.having("run"):
             if part.is_default or self._settings.tables.keys() & part.tables:

@@ -5,10 +5,9 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from cadenza.config.kinds import OF_PARTS, kind_of
-from cadenza.config.settings import MailSettings, ProviderSettings, Settings
+from cadenza.config.settings import ProviderSettings, Settings
 from cadenza.core.records import Route
 from cadenza.observe import Log
-from cadenza.parts.mail.outbox import Email, Send
 from cadenza.upstreams.base import Upstream
 from cadenza.upstreams.dialects import DIALECTS
 from cadenza.upstreams.openai import OpenAIUpstream
@@ -48,14 +47,3 @@ def build_upstream(spec: UpstreamSpec, log: Log) -> Upstream:
     return OpenAIUpstream(
         provider.base_url, provider.api_key, dialect, provider.proxy, provider.api_version, provider.authorities
     )
-
-
-def build_send(mail: MailSettings) -> Send:
-    """The SMTP client is imported with the first e-mail."""
-
-    async def send(email: Email) -> None:
-        from cadenza.parts.mail.smtp import SmtpServer, send_email  # noqa: PLC0415 import time
-
-        await send_email(msgspec.convert(mail, SmtpServer, from_attributes=True), email)
-
-    return send
