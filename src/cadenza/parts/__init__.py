@@ -107,8 +107,17 @@ PARTS = (
         is_default=True,
     ),
     Part(
-        name="retention",
+        name="evaluation",
         packages=("jsonschema_rs",),
+        owns=("gate",),
+        commands={
+            "class evaluate": "Compare a candidate with what serves a class, on a suite of cases.",
+            "class suite": "Suites: files of cases with which classes are evaluated.",
+        },
+        has=frozenset({"open", "commands", "pages"}),
+    ),
+    Part(
+        name="retention",
         commands={
             "retention": "What stays of the content that was sent.",
             "audit retention": "Send random words as content, in every place where content can be, and search for them "
