@@ -26,7 +26,7 @@ from cadenza.config import ConfigError, Settings
 from cadenza.config.classes import resolve_classes
 from cadenza.config.kinds import BUILT_IN, OF_PARTS, kind_of
 from cadenza.config.settings import GroundingSettings
-from cadenza.control.account.accounts import create_account, find_accounts
+from cadenza.control.account.accounts import create_account, find_accounts, get_owner
 from cadenza.control.class_versions import ServingProcess
 from cadenza.control.keys import KeyOrder, create_key
 from cadenza.control.store.prepare import prepare_store
@@ -161,7 +161,7 @@ async def _make_demo(store: Store, *, with_key: bool) -> tuple[str, str] | None:
     await create_account(store, DEMO_EMAIL, password, DEMO_CREDIT_NANO, DEFAULT_CLASS, now_ms())
     if not with_key:
         return None
-    key, _ = await create_key(store, DEMO_EMAIL, KeyOrder("demo"), now_ms())
+    key, _ = await create_key(store, await get_owner(store, DEMO_EMAIL), KeyOrder("demo"), now_ms())
     return password, key
 
 

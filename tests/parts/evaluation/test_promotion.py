@@ -8,6 +8,7 @@ import pytest
 from cadenza.control.classes import PromotionOrder, get_situation, list_history, list_versions, promote
 from cadenza.core.classes import GateLimits
 from cadenza.core.errors import ControlError
+from cadenza.core.records import Operator
 from cadenza.parts.evaluation import verdict_rows as verdicts
 from cadenza.parts.evaluation.suite import load_suite
 from cadenza.parts.evaluation.verdict import Verdict
@@ -17,6 +18,7 @@ from cadenza.store.tables import epochs
 from tests.parts.evaluation.verdicts import make_side, make_verdict
 from tests.store.class_changes import NEW, NOW_MS, RULES, VERSION, seeded
 
+ANN = Operator("ann")
 DIGEST = load_suite(None).digest
 DAY_MS = 86_400_000
 ORDER = PromotionOrder(candidate=NEW)
@@ -31,7 +33,7 @@ async def add_verdict(store: Store, verdict: Verdict | None = None, **fields: An
         "state": "finished",
         "created_at": NOW_MS - DAY_MS,
         "ended_at": NOW_MS - DAY_MS,
-        "actor": "ann",
+        "actor": ANN.name,
         "incumbent": 1,
         "candidate": "acme/huge",
         "candidate_digest": VERSION.with_candidate(NEW).digest,
@@ -48,14 +50,14 @@ async def test_a_candidate_that_passes_is_promoted(seeded: Store) -> None:
     """The version has the candidate, the verdict and who did it; every process is told, and the history says it."""
     await add_verdict(seeded)
     epoch = await epochs.current(seeded, epochs.CLASSES)
-    state = await promote(seeded, "forte", RULES, ORDER, "ann", NOW_MS)
+    state = await promote(seeded, "forte", RULES, ORDER, ANN, NOW_MS)
     assert state.version.number == 2
-    assert (state.version.routes, state.version.verdict_id, state.version.actor) == ((NEW,), "verdict-1", "ann")
+    assert (state.version.routes, state.version.verdict_id, state.version.actor) == ((NEW,), "verdict-1", ANN.name)
     assert (state.previous, state.version.character) == (1, VERSION.character)
     assert await epochs.current(seeded, epochs.CLASSES) == epoch + 1
     newest, first = await list_history(seeded, "forte")
     assert newest.detail == "version 2 instead of 1: acme/huge; verdict verdict-1"
-    assert (newest.event, newest.actor, first.detail) == ("class.promote", "ann", "version 1: acme/large")
+    assert (newest.event, newest.actor, first.detail) == ("class.promote", ANN.name, "version 1: acme/large")
 
 
 @pytest.mark.parametrize(
@@ -73,7 +75,7 @@ async def test_another_verdict_is_not_enough(seeded: Store, fields: dict[str, An
     """A verdict on something else, or an old one, is refused with what differs and the command to run."""
     await add_verdict(seeded, **fields)
     with pytest.raises(ControlError, match=expected) as caught:
-        await promote(seeded, "forte", RULES, ORDER, "ann", NOW_MS)
+        await promote(seeded, "forte", RULES, ORDER, ANN, NOW_MS)
     assert "Run 'cadenza class evaluate forte --candidate acme/huge'." in str(caught.value)
     assert len(await list_versions(seeded, "forte")) == 1
 
@@ -83,7 +85,7 @@ async def test_the_gate_stops_a_candidate_with_every_reason(seeded: Store) -> No
     await add_verdict(seeded, make_verdict(make_side(score=0.5, cost_nano=300.0)))
     rules = msgspec.structs.replace(RULES, gate=GateLimits(min_score=0.8, max_cost_ratio=1.0))
     with pytest.raises(ControlError) as caught:
-        await promote(seeded, "forte", rules, ORDER, "ann", NOW_MS)
+        await promote(seeded, "forte", rules, ORDER, ANN, NOW_MS)
     assert [line.strip().partition(":")[0] for line in str(caught.value).splitlines()[1:]] == [
         "min_score",
         "max_cost_ratio",

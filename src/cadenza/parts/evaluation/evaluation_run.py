@@ -70,7 +70,7 @@ async def run_suite(store: Store, settings: Settings, options: EvaluateOptions) 
             incumbent=incumbent,
             candidate=candidate,
             run=run,
-            actor=COMMAND_LINE,
+            actor=COMMAND_LINE.name,
             restart=options.restart,
         )
         _say_what_is_not_known(order)
