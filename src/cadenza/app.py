@@ -60,7 +60,7 @@ from cadenza.parts.grounding.search.web_search import WebSearch
 from cadenza.parts.grounding.wanted import GroundingOptions
 from cadenza.parts.mail.low_balance import POLL_INTERVAL_S, LowBalanceNotices
 from cadenza.parts.mail.outbox import Outbox
-from cadenza.parts.payments.stripe import StripeAccess
+from cadenza.parts.payments.settings import PaymentSettings
 from cadenza.parts.site.asgi import AsgiAdapter, AsgiApp
 from cadenza.parts.site.chat.stream import WebChat
 from cadenza.parts.site.settings import SiteParts, SiteSettings
@@ -84,7 +84,6 @@ FIXED_SECTIONS = (
     "shared_state",
     "platform",
     "mail",
-    "payments",
     "retention",
 )  # a reload does not change them, and neither the tables of parts
 
@@ -470,7 +469,7 @@ def open_shared_state(settings: Settings, observer: Observer) -> SharedState:
 
 
 def site_settings(settings: Settings) -> SiteSettings:
-    site = settings.platform
+    site, payments = settings.platform, settings.of(PaymentSettings)
     return SiteSettings(
         base_url=site.base_url,
         sign_up=site.sign_up,
@@ -478,7 +477,7 @@ def site_settings(settings: Settings) -> SiteSettings:
         opening_credits_per_hour=site.opening_credits_per_hour,
         region=settings.store.region,
         has_config=settings.source is not None,
-        stripe=msgspec.convert(settings.payments.stripe, StripeAccess | None, from_attributes=True),
+        stripe=payments.stripe if payments else None,
         secret_key=site.secret_key,
         retention=settings.retention,
     )

@@ -321,20 +321,6 @@ class MailSettings(ConfigTable, frozen=True, kw_only=True):
             yield "", "username and password_env belong together: give both or none"
 
 
-class StripeSettings(ConfigTable, frozen=True):
-    secret_key_env: Annotated[str, Variable("the secret key of Stripe", "STRIPE_SECRET_KEY")]
-    webhook_secret_env: Annotated[str, Variable("the secret of the webhook", "STRIPE_WEBHOOK_SECRET")]
-    api_url: Annotated[str, ADDRESS, "only for tests"] = "https://api.stripe.com"
-    invoices: Annotated[bool, "true: Stripe writes an invoice for each payment"] = False
-    tax: Annotated[Literal["none", "automatic"], '"automatic": Stripe finds the tax that a payment includes'] = "none"
-    secret_key: Secret | None = None
-    webhook_secret: Secret | None = None
-
-
-class PaymentSettings(ConfigTable, frozen=True):
-    stripe: Annotated[StripeSettings | None, "without it, credit comes from operators and vouchers"] = None
-
-
 class Sections(ConfigTable, frozen=True, kw_only=True):
     """The tables that are used as they are declared."""
 
@@ -347,7 +333,6 @@ class Sections(ConfigTable, frozen=True, kw_only=True):
     grounding: Annotated[GroundingSettings, "what requests without tools get beside their messages"] = (GroundingSettings())
     platform: Annotated[PlatformSettings, "the web application"] = PlatformSettings()
     mail: Annotated[MailSettings | None, "without it, the command line prints the links that would be sent"] = None
-    payments: Annotated[PaymentSettings, "how credit is paid"] = PaymentSettings()
     retention: Annotated[RetentionLimits, "how long things are kept: docs/privacy.md"] = RetentionLimits()
 
     def mistakes(self) -> Iterable[tuple[str, str]]:

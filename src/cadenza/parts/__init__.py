@@ -18,7 +18,7 @@ from cadenza.core.extras import describe_missing
 Module = Literal[
     "settings",  # the tables of the config that it owns
     "run",  # beside the service, from its start to its end
-    "open",  # what stands behind an address
+    "open",  # what stands behind an address, or at a provider
     "commands",  # of the command line; "ledger close" is its function `ledger_close`
     "checks",  # what `cadenza doctor` looks at
     "contents",  # everything that a server has, for the retention audit
@@ -86,6 +86,17 @@ PARTS = (
         packages=("opentelemetry.proto",),
         owns=("[observe]",),
         has=frozenset({"settings", "run"}),
+    ),
+    Part(
+        name="payments",
+        owns=("[payments]",),
+        commands={
+            "voucher": "Vouchers: codes that give credit once.",
+            "account credit": "Add credit to an account: an amount of dollars, like 5.00.",
+            "refund": "Refund a request, or record that a bank transfer was sent back: all of it or a part.",
+        },
+        heading="Money",
+        has=frozenset({"settings", "open", "commands"}),
     ),
     Part(
         name="retention",

@@ -13,7 +13,7 @@ from cadenza.observe import Log
 from cadenza.observe.minutes import MinuteRing
 from cadenza.observe.worker_metrics import ReadMetrics
 from cadenza.parts.mail.outbox import Outbox
-from cadenza.parts.payments.stripe import StripeAccess
+from cadenza.parts.payments.settings import StripeSettings
 from cadenza.parts.site.chat.markdown.process import MarkdownRenderer
 from cadenza.server.service_health import ServiceHealth
 
@@ -27,7 +27,7 @@ class SiteSettings(msgspec.Struct, frozen=True):
     opening_credits_per_hour: int = 100
     region: str | None = None
     has_config: bool = True  # False: the embedded model serves every class
-    stripe: StripeAccess | None = None
+    stripe: StripeSettings | None = None
     secret_key: str | None = None
     retention: RetentionLimits = USUAL_LIMITS
 

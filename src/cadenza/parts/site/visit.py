@@ -18,7 +18,7 @@ from cadenza.control.operator import UseHistory
 from cadenza.core.mistakes import describe_mistake
 from cadenza.core.rates import Rate
 from cadenza.pace import Pace
-from cadenza.parts.payments.payments import PaymentProvider
+from cadenza.parts.payments.stripe import Stripe
 from cadenza.parts.site.account.archive_turns import ArchiveTurns
 from cadenza.parts.site.cookies import (
     CSRF_HEADER,
@@ -67,7 +67,7 @@ class WebContext(SiteParts, frozen=True, kw_only=True):
     sign_ins: SignIns
     passkeys: Passkeys
     mailer: Mailer | None
-    payments: PaymentProvider | None  # None: no payment by card
+    payments: Stripe | None  # None: no payment by card
     log_eraser: LogEraser
     erasures: Erasures
     archive_turns: ArchiveTurns

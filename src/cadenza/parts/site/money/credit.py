@@ -13,7 +13,8 @@ from cadenza.core.money import format_dollars, parse_dollars
 from cadenza.core.public import to_record
 from cadenza.core.rates import Rate
 from cadenza.fleet.limits import Limit, network_limits, release
-from cadenza.parts.payments.payments import LEAST_NANO, MOST_NANO, list_payments
+from cadenza.ledger import payments
+from cadenza.parts.payments.checkouts import LEAST_NANO, MOST_NANO
 from cadenza.parts.payments.vouchers import WrongCode, redeem_voucher
 from cadenza.parts.site.errors import BadForm
 from cadenza.parts.site.routes import Routes, endpoint, form, get
@@ -87,7 +88,7 @@ async def credit_page(visit: Visit) -> Response:
         "credit.html",
         pace=await pace(store, account, visit.now_ms),
         statement=await read_statement(store, account.id, count=RECENT),
-        payments=await list_payments(store, account.id),
+        payments=await payments.list_newest(store, account.id),
         expiring=await list_expiring(store, account),
         takes_cards=visit.context.payments is not None,
         has_invoices=bool(stripe and stripe.invoices),

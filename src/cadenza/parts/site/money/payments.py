@@ -14,17 +14,10 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
 from cadenza.core.public import to_record
 from cadenza.core.rates import Rate
-from cadenza.parts.payments.payments import (
-    BadSignature,
-    NewPayment,
-    Payer,
-    PaymentProvider,
-    ProviderFailed,
-    apply_event,
-    find_invoice_url,
-    list_payments,
-    start_payment,
-)
+from cadenza.ledger import payments
+from cadenza.parts.payments.checkouts import NewPayment, Payer, find_invoice_url, start_payment
+from cadenza.parts.payments.payments import apply_event
+from cadenza.parts.payments.stripe import BadSignature, ProviderFailed, Stripe
 from cadenza.parts.site.errors import Missing, PageError
 from cadenza.parts.site.money.credit import credit_page, read_dollars
 from cadenza.parts.site.routes import Access, Routes, endpoint, form, get, post
@@ -91,7 +84,7 @@ class ProviderDown(PageError):
 
 
 @contextmanager
-def asking_provider(visit: Visit, failure: str) -> Iterator[PaymentProvider]:
+def asking_provider(visit: Visit, failure: str) -> Iterator[Stripe]:
     """404 without a payment provider; 502, and `failure` in the log, if it does not answer."""
     provider = visit.context.payments
     if provider is None:
@@ -117,7 +110,9 @@ async def start_by_api(visit: Visit, given: PaymentForm) -> StartedPayment:
 
 
 async def get_payments(visit: Visit) -> PaymentList:
-    return PaymentList([to_record(PaymentView, one) for one in await list_payments(visit.store, visit.account.id)])
+    return PaymentList(
+        [to_record(PaymentView, one) for one in await payments.list_newest(visit.store, visit.account.id)]
+    )
 
 
 async def get_invoice(visit: Visit) -> InvoicePage:

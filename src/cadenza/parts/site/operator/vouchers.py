@@ -3,7 +3,8 @@
 from starlette.responses import Response
 
 from cadenza.control.money.idempotency import make_reference
-from cadenza.parts.payments.vouchers import VoucherOrder, create_vouchers, list_newest, revoke_voucher
+from cadenza.parts.payments.voucher_rows import list_newest
+from cadenza.parts.payments.vouchers import VoucherOrder, create_vouchers, revoke_voucher
 from cadenza.parts.site.operator.fields import read_amount, read_days, read_number
 from cadenza.parts.site.routes import Routes, form, get
 from cadenza.parts.site.visit import Visit
