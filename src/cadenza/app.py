@@ -11,7 +11,6 @@ served with the last good one.
 import asyncio
 import gc
 import os
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
@@ -53,7 +52,7 @@ from cadenza.http.connection import ConnectionSettings
 from cadenza.http.exchange import Exchange
 from cadenza.http.headers import TrustedProxies
 from cadenza.observe import FaultPoint, Log, LoopLag, Observer, catch_strays, loop_errors, make_log
-from cadenza.observe.minutes import EVERY_S, MinuteRing, read_totals
+from cadenza.observe.minutes import EVERY_S, MinuteRing
 from cadenza.observe.worker_metrics import Family, WorkerMetrics, read_families
 from cadenza.parts.grounding.gather import Grounder
 from cadenza.parts.grounding.search.web_search import WebSearch
@@ -114,8 +113,10 @@ class App:
         self._retiring: set[asyncio.Task[None]] = set()
         self._minutes = MinuteRing()
         self._health = ServiceHealth(
-            lambda: self.gateway, WriteCheck(self._store, log), self._read_metrics, self._minutes, self._outbox
+            lambda: self.gateway, WriteCheck(self._store, log), self._read_metrics, self._minutes
         )
+        if self._outbox:
+            self._health.notes["mail_fails"] = self._outbox.say_failure
         self._probes = Probes(self._health, observer, token, render, names, lambda: self._presence.name)
 
     @property
@@ -172,9 +173,6 @@ class App:
     async def _read_metrics(self) -> list[Family]:
         """The metrics of all workers, or of this process if it is the only one."""
         return await self._workers.read() if self._workers else read_families(self._observer.metrics.registry)
-
-    async def _note_minute(self) -> None:
-        self._minutes.note(read_totals(await self._read_metrics()), time.time())
 
     async def start(self) -> bool:
         asyncio.get_running_loop().set_exception_handler(loop_errors(self._log))
@@ -244,7 +242,7 @@ class App:
         changed = asyncio.Event()
         self._presence.on_change(changed.set)
         await stack.enter_async_context(running(follow(changed, self._catch_up, self._log)))
-        await stack.enter_async_context(running(repeat(self._note_minute, EVERY_S, self._log, at_once=True)))
+        await stack.enter_async_context(running(repeat(self._health.note_minute, EVERY_S, self._log, at_once=True)))
         stack.callback(LoopLag(self._observer.metrics).stop)
         stack.push_async_callback(self._stop_upstreams)
         for upstream in self.gateway.snapshot.upstreams.values():

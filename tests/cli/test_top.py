@@ -21,7 +21,7 @@ from cadenza.cli.running_service import Reading
 from cadenza.cli.top.readings import Numbers, compare
 from cadenza.cli.top.view import draw
 from cadenza.observe.facts import RouteFact
-from cadenza.observe.health import Problem
+from cadenza.observe.problem import Problem
 from cadenza.observe.samples import Samples
 from cadenza.observe.worker_metrics import Family, Labels
 from tests.cli.program import PROGRAM

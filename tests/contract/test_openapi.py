@@ -20,7 +20,7 @@ from cadenza.gateway.endpoints import MODELS_PATH
 from cadenza.gateway.validate import TOOL_FIELDS
 from cadenza.parts.site.docs.openapi import PLATFORM
 from cadenza.parts.site.routes import ApiEndpoint
-from cadenza.parts.site.site_map import ROUTES
+from cadenza.parts.site.site_map import SITE
 from cadenza.server.probes import PATHS
 from tests.account import open_account
 from tests.contract.agent import WEATHER
@@ -56,7 +56,7 @@ SAID: dict[str, dict[str, Any]] = {
     "reasoning": {"reasoning": "Hm.", "reasoning_details": [{"type": "reasoning.text"}], "content": "Hello."},
     "reasoning_content": {"reasoning_content": "Hm.", "content": "Hello."},
 }
-ENDPOINTS_OF_PLATFORM = [one for one in ROUTES if isinstance(one, ApiEndpoint)]
+ENDPOINTS_OF_PLATFORM = [one for one in SITE.routes if isinstance(one, ApiEndpoint)]
 
 
 def operation_of(one: ApiEndpoint) -> tuple[str, str]:

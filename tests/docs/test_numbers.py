@@ -222,7 +222,7 @@ def test_the_installed_size_is_true() -> None:
 def pinned() -> set[str]:
     """The packages that `make run` installs, and those of other systems."""
     files = [ROOT / "requirements" / name for name in ("run.txt", "otlp.txt")]
-    files.append(ROOT / "src" / "cadenza" / "upstreams" / "embedded" / "pins.txt")
+    files.append(ROOT / "src" / "cadenza" / "parts" / "embedded" / "pins.txt")
     found = {
         name for file in files for name in re.findall(r"^([\w.-]+)(?:\[[^]]*\])?==", file.read_text(), re.MULTILINE)
     }

@@ -3,7 +3,7 @@
 import { createInterface } from "node:readline";
 
 globalThis.document = { querySelectorAll: () => [], addEventListener() {} };
-const STATIC = new URL("../../src/cadenza/web/static/", import.meta.url);
+const STATIC = new URL("../../src/cadenza/parts/site/static/", import.meta.url);
 const [{ exported, imported }, chat] = await Promise.all(["chat_archive.js", "chat_store.js"].map((name) => import(new URL(name, STATIC))));
 
 // Imports a file, looks for the newest end of each conversation, and exports them again.

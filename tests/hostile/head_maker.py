@@ -10,7 +10,7 @@ from functools import cache, partial
 from cadenza.gateway.api import ENDPOINTS
 from cadenza.parts.site.docs.openapi import PLATFORM
 from cadenza.parts.site.routes import Page
-from cadenza.parts.site.site_map import ROUTES
+from cadenza.parts.site.site_map import SITE
 from cadenza.server.probes import API_PATHS, PATHS
 
 HEAD_BYTES = 64 * 1024
@@ -97,7 +97,7 @@ class Head:
 
 def places() -> list[Place]:
     """All pages, forms, endpoints and probes, each with its method, and some that do not exist."""
-    site = [(one.method, one.path if isinstance(one, Page) else PLATFORM + one.path) for one in ROUTES]
+    site = [(one.method, one.path if isinstance(one, Page) else PLATFORM + one.path) for one in SITE.routes]
     named = [(method, re.sub(r"\{\w+\}", "x", path)) for method, path in site]
     api = [(method, path) for path, one in ENDPOINTS.items() for method in (*one.methods, "OPTIONS")]
     return sorted({*named, *api, *(("GET", path) for path in (*PATHS, *API_PATHS, *OTHER_PATHS))})

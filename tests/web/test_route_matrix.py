@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from cadenza.parts.site.routes import Access, ApiEndpoint, Page
-from cadenza.parts.site.site_map import ROUTES
+from cadenza.parts.site.site_map import SITE
 from tests.openapi import Document, read_document
 from tests.parts.payments.local_stripe import WEBHOOK
 from tests.service import CREDIT_NANO, Service
@@ -24,9 +24,9 @@ FOREIGN = {"x-cadenza-csrf": "x"}, {"origin": "https://evil.example"}, {"sec-fet
 HOSTILE = ("<script>alert(1)</script>", "'; DROP TABLE keys; --", "a\x00b", "\u202e\ufffd", "x" * 5_000)
 UNKNOWN = ("unknown", "%00", "%ff", "key_%C3%A9", "x" * 1_000)
 WRONG: dict[type, Any] = {str: 5, int: "many", float: "fast", bool: "perhaps"}  # what a field of this type is not
-CLOSED = [one for one in ROUTES if one.access is not Access.ANYONE]
+CLOSED = [one for one in SITE.routes if one.access is not Access.ANYONE]
 CHANGES = [one for one in CLOSED if one.method != "GET"]
-FORMS = [one for one in ROUTES if isinstance(one, Page) and one.method == "POST" and one.path != WEBHOOK]
+FORMS = [one for one in SITE.routes if isinstance(one, Page) and one.method == "POST" and one.path != WEBHOOK]
 WITH_BODY = [one for one in CHANGES if isinstance(one, ApiEndpoint) and one.takes]
 FOR_OPERATORS = [one for one in CLOSED if one.access is Access.OPERATOR]
 THINGS = {  # what an account owns: where it is made and listed, and the parameter of its routes
@@ -132,7 +132,7 @@ def test_a_stranger_is_refused(stranger: Visitor, document: Document, one: Route
 
 def test_an_ordinary_account_is_no_operator(visitor: Visitor) -> None:
     """Every path below /operator is for operators, and refuses all others before it looks at what was sent."""
-    assert {one.path for one in ROUTES if one.path.startswith("/operator")} == {one.path for one in FOR_OPERATORS}
+    assert {one.path for one in SITE.routes if one.path.startswith("/operator")} == {one.path for one in FOR_OPERATORS}
     assert [ask(visitor, one).status for one in FOR_OPERATORS] == [403] * len(FOR_OPERATORS)
 
 

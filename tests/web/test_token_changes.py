@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cadenza.parts.site.routes import ApiEndpoint
-from cadenza.parts.site.site_map import ROUTES
+from cadenza.parts.site.site_map import SITE
 from cadenza.parts.site.tokens import SCOPES
 from tests.account import Account
 from tests.loopback import LoopbackUpstream
@@ -24,7 +24,7 @@ from tests.web.test_tokens import ask, create_token
 CHECKOUT = json.dumps({"id": "cs_1", "object": "checkout.session", "url": "https://pay.example.org/cs_1"}).encode()
 CHANGES = {
     f"{one.method} {one.path}"
-    for one in ROUTES
+    for one in SITE.routes
     if isinstance(one, ApiEndpoint) and one.method != "GET" and one.scope and one.scope.endswith(":write")
 }
 EVENTS = "SELECT actor, token, event FROM audit_events WHERE id > ? ORDER BY id"

@@ -10,7 +10,7 @@ import pytest
 
 from cadenza.core.codes import make_token
 from cadenza.parts.site.routes import Access, ApiEndpoint
-from cadenza.parts.site.site_map import ROUTES
+from cadenza.parts.site.site_map import SITE
 from cadenza.parts.site.tokens import OPERATOR, SCOPES
 from tests.cli.program import run_here
 from tests.raw_client import RawClient
@@ -18,7 +18,7 @@ from tests.service import PASSWORD, Service
 from tests.visitor import API, Seen, Visitor, from_elsewhere, signed_in, until_refused
 from tests.web.operators import account_id_of, audit_events_of, make_operator
 
-ENDPOINTS = [one for one in ROUTES if isinstance(one, ApiEndpoint)]
+ENDPOINTS = [one for one in SITE.routes if isinstance(one, ApiEndpoint)]
 CLOSED = [one for one in ENDPOINTS if one.access is not Access.ANYONE]
 ACCOUNT_SCOPES = [scope for scope in SCOPES if not scope.startswith(OPERATOR)]
 DEFAULT_URL = "http://127.0.0.1:8080"  # of the links that the command line prints

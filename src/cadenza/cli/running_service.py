@@ -11,7 +11,8 @@ import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
 from cadenza.config.settings import ServerSettings
-from cadenza.observe.health import RULES, Problem
+from cadenza.observe.health import RULES
+from cadenza.observe.problem import Problem
 from cadenza.observe.samples import Samples
 from cadenza.observe.worker_metrics import Family, merge
 

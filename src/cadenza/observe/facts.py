@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from cadenza.observe.minutes import KEPT, MinuteRing
+from cadenza.observe.minutes import MinuteRing
 from cadenza.observe.samples import Samples
 from cadenza.observe.worker_metrics import Family
 
@@ -51,9 +51,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     routes: Sequence[RouteFact] = ()
     slots_taken: int = 0
     slots_limit: int = 0
-    shared_state_failed: bool = False
-    mail_failure: str = ""  # of this process
-    mail_waiting: int = 0
+    samples: Samples = Samples(())  # the rest; of a metric without a sample nothing is said
+    notes: Mapping[str, str] = {}  # kind of a problem -> what is wrong in this process
     recent: Counts = {}  # what was counted in the last five minutes
     hour: Counts = {}  # in the last hour
 
@@ -73,9 +72,9 @@ def read_facts(families: Iterable[Family], minutes: MinuteRing, now_s: float) ->
         routes=read_routes(samples),
         slots_taken=int(samples.total("cadenza_slots_taken")),
         slots_limit=int(samples.total("cadenza_slots_limit")),
-        shared_state_failed=not samples.total("cadenza_shared_state_up"),
-        recent={name: minutes.since(now_s - RECENT_S, name) for name in KEPT},
-        hour={name: minutes.since(now_s - HOUR_S, name) for name in KEPT},
+        samples=samples,
+        recent=minutes.since(now_s - RECENT_S),
+        hour=minutes.since(now_s - HOUR_S),
     )
 
 

@@ -1,13 +1,13 @@
 """What each rule of health.py finds in the facts, as sentences for operators. Pure."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import groupby
-from typing import NamedTuple
 
 from cadenza.core.faults import FaultKind, advise, describe_fault
 from cadenza.observe.facts import Facts, RouteFact
 from cadenza.observe.minutes import ALL, LATE, LATE_S
+from cadenza.observe.problem import Find, Found
 
 SLOW_WRITE_S = 0.5
 CHARGE_WAIT_S = 10.0
@@ -25,22 +25,22 @@ NO_ROOM = ("slots", "connections", "uploads", "large_bodies")
 KINDS_OF_THEIR_OWN = (FaultKind.UNAUTHORIZED.value, FaultKind.QUOTA.value)
 
 
-class Found(NamedTuple):
-    """What a rule found, as a sentence, and what to do first about it."""
-
-    words: str = ""
-    advice: str = ""
-
-
-Find = Callable[[Facts], Iterator[Found]]
-
-
 def is_true(name: str) -> Find:
     """For a fact that says all."""
 
     def find(facts: Facts) -> Iterator[Found]:
         if getattr(facts, name):
             yield Found()
+
+    return find
+
+
+def noted(kind: str) -> Find:
+    """For what this process knows by itself."""
+
+    def find(facts: Facts) -> Iterator[Found]:
+        if words := facts.notes.get(kind):
+            yield Found(words)
 
     return find
 
@@ -128,11 +128,6 @@ def webhook(facts: Facts) -> Iterator[Found]:
     events = facts.count_of_hour("cadenza_payment_events_total")
     if events["bad_signature"] and not events["done"]:
         yield Found(f"{events['bad_signature']:,} events of the last hour had a wrong signature.")
-
-
-def mail(facts: Facts) -> Iterator[Found]:
-    if facts.mail_failure:
-        yield Found(f"{facts.mail_failure}; {facts.mail_waiting:,} are waiting in this process.")
 
 
 def search(facts: Facts) -> Iterator[Found]:

@@ -1,4 +1,4 @@
-"""What is wrong with a service, why, and what to do: the only table of problems.
+"""What is wrong with a service, why, and what to do: the only table of problems, with those of the parts.
 
 The operator's overview, /readyz, `cadenza top`, `cadenza doctor`, `cadenza explain`, the alert rules and the docs say
 what stands here. A title names nothing of the installation, so that strangers may read it; the words that follow it,
@@ -6,45 +6,15 @@ from findings.py, are for operators. Pure.
 """
 
 from collections.abc import Iterable
-from typing import Literal, NamedTuple
 
-import msgspec
-
+from cadenza import parts
 from cadenza.core.faults import FaultKind
-from cadenza.observe import findings
+from cadenza.observe import findings, minutes
 from cadenza.observe.facts import Facts
-from cadenza.observe.findings import Find, counted_in_an_hour, is_true, routes_with, takes_long
+from cadenza.observe.findings import counted_in_an_hour, is_true, noted, routes_with, takes_long
+from cadenza.observe.problem import Problem, Rule
 
-Severity = Literal["page", "ticket"]  # clients fail or money is at stake now; or this week is soon enough
-
-
-class Problem(msgspec.Struct, frozen=True):
-    """What is wrong, and what to do. Severity page: clients fail or money is at stake now; ticket: this week."""
-
-    kind: str
-    severity: Severity
-    words: str
-    advice: str
-
-
-class Rule(NamedTuple):
-    """A kind of problem. `find` is None for what only Prometheus sees, which remembers for days.
-
-    A service with a blocking problem is not ready.
-    """
-
-    kind: str
-    severity: Severity
-    title: str
-    advice: str
-    find: Find | None = None
-    is_blocking: bool = False
-
-    def problem(self, words: str = "", advice: str = "") -> Problem:
-        return Problem(self.kind, self.severity, f"{self.title} {words}".strip(), f"{advice} {self.advice}".strip())
-
-
-TABLE = (
+OF_THE_CORE = (
     Rule(
         "down",
         "page",
@@ -174,13 +144,6 @@ TABLE = (
         takes_long("cadenza_loop_lag_seconds", "timers"),
     ),
     Rule(
-        "shared_state_fails",
-        "ticket",
-        "Valkey does not answer: each process keeps to its share of rates and slots.",
-        "Start it, or check url in [shared_state]; nothing is lost.",
-        is_true("shared_state_failed"),
-    ),
-    Rule(
         "credit_short",
         "ticket",
         "More than a dollar was due in an hour and not in the accounts.",
@@ -207,7 +170,7 @@ TABLE = (
         "cadenza_grounding_failures_total says why by its reason; 'cadenza doctor' asks the engine.",
         findings.search,
     ),
-    Rule("mail_fails", "ticket", "E-mail is not sent.", "Check [mail] and the mail server.", findings.mail),
+    Rule("mail_fails", "ticket", "E-mail is not sent.", "Check [mail] and the mail server.", noted("mail_fails")),
     Rule(
         "log_dropped",
         "ticket",
@@ -216,7 +179,12 @@ TABLE = (
         counted_in_an_hour("cadenza_log_dropped_total"),
     ),
 )
+TABLE: tuple[Rule, ...] = (
+    *OF_THE_CORE,
+    *(rule for part in parts.having("problems") for rule in part.load("problems").RULES),
+)
 RULES = {rule.kind: rule for rule in TABLE}
+COUNTERS = minutes.COUNTERS | {name: label for rule in TABLE for name, label in rule.counters.items()}
 
 
 def problems(facts: Facts) -> list[Problem]:

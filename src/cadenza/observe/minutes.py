@@ -5,7 +5,7 @@ and begins with the process that keeps it.
 """
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 
 from cadenza.observe.worker_metrics import Family
@@ -13,7 +13,7 @@ from cadenza.observe.worker_metrics import Family
 MINUTE_S = 60
 MINUTES_MAX = 24 * 60
 EVERY_S = 30.0
-LABELS = {  # the counters that are kept, and the label that tells their parts apart
+COUNTERS = {  # those that are kept, and the label that tells their parts apart
     "cadenza_requests_total": "status",
     "cadenza_refused_total": "reason",
     "cadenza_payment_events_total": "result",
@@ -30,19 +30,18 @@ LATE_S = {  # the histograms of which is kept how many values there were, and ho
     "cadenza_ledger_commit_seconds": 1.0,
     "cadenza_loop_lag_seconds": 0.25,
 }
-KEPT = (*LABELS, *LATE_S)
 ALL, LATE = "all", "late"
 
 Counted = tuple[str, str]  # the name of a counter, and the value of its label; of a histogram, ALL or LATE
 
 
-def read_totals(families: Iterable[Family]) -> Counter[Counted]:
-    """What the counters of LABELS and the histograms of LATE_S have counted since the start of their processes."""
+def read_totals(families: Iterable[Family], counters: Mapping[str, str] = COUNTERS) -> Counter[Counted]:
+    """What these counters and the histograms of LATE_S have counted since the start of their processes."""
     totals = Counter[Counted]()
     for family in families:
         bound_s = LATE_S.get(family.name)
         for name, labels, value in family.samples:
-            if (label := LABELS.get(name)) is not None:
+            if (label := counters.get(name)) is not None:
                 totals[name, dict(labels).get(label, "")] += int(value)
             elif bound_s and name == f"{family.name}_count":
                 totals[family.name, ALL] += int(value)
@@ -70,12 +69,17 @@ class MinuteRing:
         for old in [one for one in self._minutes if one <= int(now_s) // MINUTE_S - MINUTES_MAX]:
             del self._minutes[old]
 
-    def since(self, start_s: float, name: str) -> Counter[str]:
-        """What a counter counted since a time, by its label."""
-        return self.series(start_s, MINUTES_MAX * MINUTE_S * 2, 1, name)[0]
+    def since(self, start_s: float) -> Mapping[str, Counter[str]]:
+        """What each counter counted since a time, by its label."""
+        found = defaultdict[str, Counter[str]](Counter)
+        for minute, counts in self._minutes.items():
+            if minute >= int(start_s) // MINUTE_S:
+                for (name, label), number in counts.items():
+                    found[name][label] += number
+        return found
 
     def series(self, start_s: float, step_s: int, count: int, name: str) -> list[Counter[str]]:
-        """The same in `count` steps of time, each of whole minutes."""
+        """What one counter counted in `count` steps of time, each of whole minutes."""
         steps = [Counter[str]() for _ in range(count)]
         for minute, counts in self._minutes.items():
             place = (minute * MINUTE_S - int(start_s) // MINUTE_S * MINUTE_S) // step_s

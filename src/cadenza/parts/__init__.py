@@ -6,6 +6,8 @@ and `Module` lists them. What the core offers each of them has a type in the cor
 
 from collections.abc import Iterator, Mapping
 from importlib import import_module
+from importlib.resources import files
+from importlib.resources.abc import Traversable
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Literal
@@ -20,7 +22,9 @@ Module = Literal[
     "run",  # beside the service, from its start to its end
     "open",  # what stands behind an address, or at a provider
     "commands",  # of the command line; "ledger close" is its function `ledger_close`
+    "pages",  # what it adds to the site, which alone loads it
     "checks",  # what `cadenza doctor` looks at
+    "problems",  # the rules that find what is wrong with it
     "contents",  # everything that a server has, for the retention audit
     "move",  # a store from SQLite to this one
 ]
@@ -59,6 +63,10 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
         """What is said of a setting that needs it, if it is not installed."""
         return f"it {describe_missing(self.name)}"
 
+    @property
+    def folder(self) -> Traversable:
+        return files(f"{__name__}.{self.name}")
+
     def require(self) -> None:
         if not self.is_installed:
             raise MissingPart(f"This {describe_missing(self.name)}")
@@ -79,7 +87,7 @@ PARTS = (
         name="valkey",
         packages=("hiredis",),
         owns=("valkey:", "valkeys:", "redis:", "rediss:", "unix:"),
-        has=frozenset({"open", "checks", "contents"}),
+        has=frozenset({"open", "checks", "problems", "contents"}),
     ),
     Part(
         name="otlp",
@@ -109,6 +117,7 @@ PARTS = (
         heading="Maintain",
         has=frozenset({"commands"}),
     ),
+    Part(name="grounding", has=frozenset({"pages"}), is_default=True),
 )
 
 TABLES = [table for part in PARTS for table in part.tables]

@@ -9,10 +9,10 @@ import msgspec
 from cadenza.control.store.prepare import WriteCheck
 from cadenza.gateway.gateway import Gateway
 from cadenza.observe.facts import Facts, read_facts
-from cadenza.observe.health import Problem, blocking, problems
+from cadenza.observe.health import COUNTERS, blocking, problems
 from cadenza.observe.minutes import MinuteRing, read_totals
-from cadenza.observe.worker_metrics import ReadMetrics
-from cadenza.parts.mail.outbox import Outbox
+from cadenza.observe.problem import Problem
+from cadenza.observe.worker_metrics import Family, ReadMetrics
 
 
 class ServiceHealth:
@@ -24,13 +24,12 @@ class ServiceHealth:
         write_check: WriteCheck,
         read_metrics: ReadMetrics,
         minutes: MinuteRing,
-        outbox: Outbox | None,
     ) -> None:
         self._gateway = gateway
         self._write_check = write_check
         self._read_metrics = read_metrics
         self._minutes = minutes
-        self._outbox = outbox
+        self.notes: dict[str, Callable[[], str]] = {}  # kind of a problem -> says what is wrong in this process
 
     async def blocking(self) -> list[Problem]:
         """Why it takes no chats: enough for a probe, and cheap."""
@@ -38,19 +37,23 @@ class ServiceHealth:
 
     async def problems(self) -> list[Problem]:
         """All that is wrong."""
-        families, now_s, path = await self._read_metrics(), time.time(), self._gateway().store.path
-        self._minutes.note(read_totals(families), now_s)
-        facts = await self._check_readiness(read_facts(families, self._minutes, now_s))
-        slots, outbox = self._gateway().slots, self._outbox
+        families = await self.note_minute()
+        facts = await self._check_readiness(read_facts(families, self._minutes, time.time()))
+        slots, path = self._gateway().slots, self._gateway().store.path
         return problems(
             msgspec.structs.replace(
                 facts,
                 disk_free_bytes=shutil.disk_usage(path.parent).free if path else None,
                 slots_limit=slots.ceiling if slots.is_lent else facts.slots_limit,
-                mail_failure=outbox.failure if outbox else "",
-                mail_waiting=outbox.waiting if outbox else 0,
+                notes={kind: say() for kind, say in self.notes.items()},
             )
         )
+
+    async def note_minute(self) -> list[Family]:
+        """The metrics as they are now. What they count is added to this minute."""
+        families = await self._read_metrics()
+        self._minutes.note(read_totals(families, COUNTERS), time.time())
+        return families
 
     async def _check_readiness(self, facts: Facts) -> Facts:
         """A trial write shows whether the store takes writes, and how fast."""

@@ -6,11 +6,11 @@ import sys
 import pytest
 
 CHILDREN = (
-    "evaluation.check_child",
+    "parts.evaluation.check_child",
     "gateway.large.child",
-    "grounding.files.child",
-    "upstreams.embedded.child",
-    "web.chat.markdown.child",
+    "parts.grounding.files.child",
+    "parts.embedded.child",
+    "parts.site.chat.markdown.child",
 )
 
 

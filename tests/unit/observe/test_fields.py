@@ -20,9 +20,12 @@ LEVELS = {"info", "warning", "error", "critical", "exception", "log"}
 EXPANDED = {
     "cli/start.py": {"address", "config", "pid", "store", "version", "workers"},
     "control/retention.py": {"audit_events", "links", "sessions", "usage"},
-    "grounding/search/engines/guard.py": {"open_s"},
+    "parts/grounding/search/engines/guard.py": {"open_s"},
 }
-NAMED_EVENTS = {"grounding/search/engines/guard.py", "web/money/payments.py"}  # a function logs what its callers name
+NAMED_EVENTS = {
+    "parts/grounding/search/engines/guard.py",
+    "parts/site/money/payments.py",
+}  # a function logs what its callers name
 
 
 def written(**fields: Any) -> dict[str, Any]:

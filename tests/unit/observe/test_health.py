@@ -7,9 +7,10 @@ import pytest
 from cadenza.core.faults import FaultKind
 from cadenza.observe.facts import Facts, RouteFact, read_facts
 from cadenza.observe.findings import DISK_BYTES_MIN, LATE_SHARES
-from cadenza.observe.health import RULES, TABLE, Rule, blocking, problems
+from cadenza.observe.health import OF_THE_CORE, RULES, TABLE, blocking, problems
 from cadenza.observe.metrics import Metrics
 from cadenza.observe.minutes import ALL, LATE, LATE_S, MinuteRing, read_totals
+from cadenza.observe.problem import Rule
 from cadenza.observe.worker_metrics import read_families
 
 START_S = 1_800_000_000.0
@@ -62,11 +63,10 @@ CASES = {
     ),
     "streams_stall": (Facts(recent=late("stream_gap")), "10 of 20 longest gaps"),
     "loop_lags": (Facts(recent=late("loop_lag")), "took more than 0.25 seconds."),
-    "shared_state_fails": (Facts(shared_state_failed=True), ""),
     "credit_short": (Facts(hour=counted("ledger_short_nano_total", **{"": 2_500_000_000})), "$2.50"),
     "usage_doubtful": (Facts(hour=counted("doubtful_usage_total", acme=2, other=0)), "In the last hour: acme 2."),
     "search_fails": (Facts(recent=counted("grounding_failures_total", search=6, memory=9)), "6 in the last 5 minutes."),
-    "mail_fails": (Facts(mail_failure="it refuses the login", mail_waiting=4), "it refuses the login; 4 are waiting"),
+    "mail_fails": (Facts(notes={"mail_fails": "it refuses the login"}), "it refuses the login"),
     "log_dropped": (Facts(hour=counted("log_dropped_total", **{"": 8})), "In the last hour: 8."),
 }
 WELL = {
@@ -96,7 +96,7 @@ def test_a_problem_is_found_in_its_facts_only(kind: str) -> None:
 
 def test_every_rule_has_its_case() -> None:
     """The others need a longer memory than a process has, or a process that is gone: alerts see them."""
-    assert {rule.kind for rule in TABLE if rule.find} == set(CASES)
+    assert {rule.kind for rule in OF_THE_CORE if rule.find} == set(CASES)
     assert [rule.kind for rule in TABLE if not rule.find] == ["down", "margin_negative"]
     assert len(RULES) == len(TABLE)
 
@@ -109,7 +109,7 @@ def test_what_is_no_problem(name: str) -> None:
 
 def test_the_gravest_come_first() -> None:
     """A page before a ticket; and only what blocks chats makes a service not ready."""
-    found = problems(Facts(shared_state_failed=True, is_draining=True, no_route=True, disk_free_bytes=0))
+    found = problems(Facts(slots_taken=1, slots_limit=1, is_draining=True, no_route=True, disk_free_bytes=0))
     assert [one.severity for one in found] == ["page", "page", "ticket", "ticket"]
     assert {one.kind for one in blocking(found)} == {"draining", "no_route"}
 
@@ -133,7 +133,6 @@ def test_titles_are_sentences_that_name_nothing(rule: Rule) -> None:
 def test_facts_are_read_from_metrics() -> None:
     """Gauges of now, and what counters counted since the reading before: routes, slots, refusals, lags."""
     metrics, minutes = Metrics(), MinuteRing(START_S)
-    metrics.shared_state_up.set(1)
     minutes.note(read_totals(read_families(metrics.registry)), START_S)
     metrics.route_limit.labels("acme", "large").set(40)
     metrics.route_in_flight.labels("acme", "large").set(3)
@@ -149,13 +148,12 @@ def test_facts_are_read_from_metrics() -> None:
     minutes.note(read_totals(families), START_S + 60)
     facts = read_facts(families, minutes, START_S + 60)
     assert facts.routes == [RouteFact("acme", "large", "failing", "failed", 500, START_S + 1, 3, 40)]
-    assert (facts.slots_taken, facts.slots_limit, facts.shared_state_failed) == (2, 4, False)
+    assert (facts.slots_taken, facts.slots_limit, facts.samples.total("cadenza_slots_taken")) == (2, 4, 2)
     assert facts.count("cadenza_refused_total", "slots") == 7
     assert [facts.count("cadenza_loop_lag_seconds", part) for part in (ALL, LATE)] == [3, 1]
-    metrics.shared_state_up.set(0)
     metrics.route_state.labels("acme", "large", "open").set(1)
     facts = read_facts(read_families(metrics.registry), minutes, START_S + 60)
-    assert (facts.shared_state_failed, facts.routes[0].state) == (True, "open")
+    assert facts.routes[0].state == "open"
     metrics.route_resting.labels("acme", "large").set(1)
     assert read_facts(read_families(metrics.registry), minutes, START_S + 60).routes[0].state == "resting"
 

@@ -19,7 +19,7 @@ def test_minutes_have_what_was_counted_since_the_reading_before() -> None:
         ring.note(totals(total), START_S + place * MINUTE_S)
     assert [one["200"] for one in ring.series(START_S, MINUTE_S, 4, NAME)] == [0, 5, 7, 0]
     assert [one["200"] for one in ring.series(START_S, 2 * MINUTE_S, 2, NAME)] == [5, 7]
-    assert ring.since(START_S + 2 * MINUTE_S, NAME)["200"] == 7
+    assert ring.since(START_S + 2 * MINUTE_S)[NAME]["200"] == 7
 
 
 def test_the_ring_is_bounded() -> None:
@@ -27,4 +27,4 @@ def test_the_ring_is_bounded() -> None:
     ring = MinuteRing(START_S)
     for place in range(MINUTES_MAX + 10):
         ring.note(totals(place), START_S + place * MINUTE_S)
-    assert ring.since(START_S, NAME)["200"] == MINUTES_MAX
+    assert ring.since(START_S)[NAME]["200"] == MINUTES_MAX

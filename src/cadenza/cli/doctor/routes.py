@@ -29,7 +29,7 @@ from cadenza.core.faults import FaultKind
 from cadenza.core.records import Route
 from cadenza.observe import make_log
 from cadenza.observe.facts import read_routes
-from cadenza.observe.health import Severity
+from cadenza.observe.problem import Severity
 from cadenza.observe.samples import Samples
 from cadenza.store.tables.attempts import add as add_attempts
 from cadenza.terminal.checks import Check, State

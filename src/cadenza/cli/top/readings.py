@@ -4,7 +4,7 @@ import msgspec
 
 from cadenza.cli.running_service import Reading
 from cadenza.observe.facts import RouteFact, read_routes
-from cadenza.observe.health import Problem
+from cadenza.observe.problem import Problem
 
 GAUGES = (
     *("cadenza_workers", "process_resident_memory_bytes", "cadenza_requests_in_flight", "cadenza_slots_taken"),

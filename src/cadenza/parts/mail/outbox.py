@@ -55,6 +55,10 @@ class Outbox:
         """E-mails that were not sent yet."""
         return self._queue.qsize() + len(self._retries)
 
+    def say_failure(self) -> str:
+        """What is wrong, if anything is."""
+        return f"{self.failure}; {self.waiting:,} are waiting in this process." if self.failure else ""
+
     def post(self, compose: Compose) -> None:
         """Queue an e-mail. `compose` writes it, or returns None if there is nothing to send after all."""
         try:

@@ -58,7 +58,7 @@ from cadenza.parts.site.sign_in.second_factor import Sealer
 from cadenza.parts.site.sign_in.sessions import find_session
 from cadenza.parts.site.sign_in.sign_in import SignIns
 from cadenza.parts.site.sign_in.throttle import take
-from cadenza.parts.site.site_map import ROUTES
+from cadenza.parts.site.site_map import SITE
 from cadenza.parts.site.tokens import TokenUser, find_token
 from cadenza.parts.site.visit import SAFE_METHODS, Visit, WebContext
 from cadenza.store.sqlite.write_ahead_log import LogEraser
@@ -94,13 +94,15 @@ Serve = Callable[[Request], Awaitable[Response]]
 
 def build_site(parts: SiteParts) -> Starlette:
     assets, store, stripe = Assets(), parts.gateway.store, parts.settings.stripe
-    document, renderer, signer = build_document(ROUTES), Renderer(assets), Signer(store)
+    document, renderer, signer = build_document(SITE.routes), Renderer(assets, SITE.tabs), Signer(store)
     sealer = Sealer(store, parts.settings.secret_key)
     if not sealer.has_key:
         parts.log.warning("the secrets of authenticator apps are stored unencrypted: put a key into CADENZA_SECRET_KEY")
     context = WebContext(
         **msgspec.structs.asdict(parts),
         store=store,
+        panels=SITE.panels,
+        notes=SITE.notes,
         assets=assets,
         renderer=renderer,
         ledger_check=LedgerCheck(store, parts.log),
@@ -139,7 +141,7 @@ def _build_application(context: WebContext) -> Starlette:
     routes = [
         Route("/static/{version}/{name}", asset),
         Route("/openapi.json", document),
-        *(_route(context, one) for one in ROUTES),
+        *(_route(context, one) for one in SITE.routes),
     ]
     shown = (PageError, ControlError, StoreUnavailable, HTTPException)
     middleware = [Middleware(SecurityHeaders, context), Middleware(QueryReader, context)]

@@ -6,7 +6,8 @@ under a URL that changes with their content.
 
 import gzip
 import hashlib
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, time
 from functools import partial
 from importlib.resources import files
@@ -14,7 +15,7 @@ from importlib.resources.abc import Traversable
 from typing import Any
 
 import msgspec
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import BaseLoader, ChoiceLoader, Environment, PackageLoader, PrefixLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
@@ -22,6 +23,7 @@ from cadenza.control.money.statement import describe_entry, explain_entry
 from cadenza.core.formats import rfc3339
 from cadenza.core.money import DECIMALS, NANO_PER_DOLLAR, TOKENS_PER_PRICE, format_dollars, parse_dollars
 from cadenza.core.prices import PriceSchedule, describe_price
+from cadenza.parts import having
 from cadenza.parts.payments.checkouts import describe_payment
 from cadenza.parts.site.charts import compact, count
 
@@ -36,6 +38,7 @@ MEDIA_TYPES = {
 }
 FOREVER = "public, max-age=31536000, immutable"
 MINUS = "−"
+NOTE_NAME = re.compile(r"[a-z]+(-[a-z]+)*")
 DIGITS, DIGITS_OF_CENTS = 2, 4  # of an amount on a page; the second below a dollar
 NOTES = {
     "signed-out": "You are signed out.",
@@ -44,9 +47,6 @@ NOTES = {
     "key-saved": "Saved. It takes effect with the next request.",
     "key-revoked": "The key is revoked. Requests with it get 401 from now on.",
     "token-revoked": "The access token is revoked. Requests with it get 401 from now on.",
-    "note-added": "The note is added.",
-    "note-changed": "The note is changed.",
-    "note-removed": "The note is deleted.",
     "redeemed": "The credit of the voucher is on your account.",
     "paid": "Thank you. The credit arrives when the payment is confirmed, usually within a minute.",
     "not-paid": "The payment was not made, and nothing was charged.",
@@ -80,6 +80,14 @@ NOTES = {
 }
 
 
+class Tab(msgspec.Struct, frozen=True):
+    """A link above a page. The first word of its path says in which bar it stands: /operator, /settings or /usage."""
+
+    path: str
+    label: str
+    after: str = ""  # of a part: the path of the tab before it
+
+
 class Asset(msgspec.Struct, frozen=True):
     """A file as it is sent. A font is compressed in itself."""
 
@@ -89,13 +97,15 @@ class Asset(msgspec.Struct, frozen=True):
 
 
 class Assets:
-    """All files of static/. Scripts import each other by relative addresses, so all share one version."""
+    """All files of static/, of the site and of parts with pages.
+
+    Scripts import each other by relative addresses, so all share one version.
+    """
 
     def __init__(self) -> None:
-        self._assets = {
-            path.name: _read(path)
-            for path in sorted(files("cadenza.parts.site").joinpath("static").iterdir(), key=lambda path: path.name)
-        }
+        folders = [one / "static" for one in (files("cadenza.parts.site"), *(part.folder for part in having("pages")))]
+        found = [path for folder in folders if folder.is_dir() for path in folder.iterdir()]
+        self._assets = {path.name: _read(path) for path in sorted(found, key=lambda path: path.name)}
         parts = [name.encode() + one.content for name, one in self._assets.items()]
         self._version = hashlib.sha256(b"".join(parts)).hexdigest()[:12]
 
@@ -115,11 +125,15 @@ class Assets:
 
 
 class Renderer:
-    """Renders the templates of the site."""
+    """Renders the templates of the site and of its parts."""
 
-    def __init__(self, assets: Assets) -> None:
+    def __init__(self, assets: Assets, tabs: Sequence[Tab] = ()) -> None:
+        self._tabs = tabs
+        added: dict[str, BaseLoader] = {
+            part.name: PackageLoader(f"cadenza.parts.{part.name}") for part in having("pages")
+        }
         self._environment = Environment(
-            loader=PackageLoader("cadenza.parts.site"),
+            loader=ChoiceLoader([PackageLoader("cadenza.parts.site"), PrefixLoader(added)]),
             autoescape=True,
             undefined=StrictUndefined,
             trim_blocks=True,
@@ -130,6 +144,7 @@ class Renderer:
             "asset": assets.url,
             "dollars_column": dollars_column,
             "price_column": price_column,
+            "tab_bar": self._tab_bar,
         }
 
     def page(self, template: str, values: dict[str, Any]) -> HTMLResponse:
@@ -139,10 +154,15 @@ class Renderer:
         """The text of a template, a whole page or a part of one."""
         return self._environment.get_template(template).render(values)
 
+    def _tab_bar(self, here: str) -> Markup:
+        bar = here.split("/")[1]
+        tabs = [tab for tab in self._tabs if tab.path.split("/")[1] == bar]
+        return Markup(self.part("tabs.html", {"name": bar.capitalize(), "tabs": tabs, "here": here}))  # noqa: S704
+
 
 def redirect(path: str, note: str = "") -> RedirectResponse:
-    """Redirect to a page after a form. The note is one of NOTES, never text from a request."""
-    assert not note or note in NOTES
+    """Redirect to a page after a form. The note is the name of a sentence, never text from a request."""
+    assert not note or NOTE_NAME.fullmatch(note)
     assert path.startswith("/") and not path.startswith("//"), "only to our own pages"  # noqa: PT018
     return RedirectResponse(f"{path}?note={note}" if note else path, 303)
 

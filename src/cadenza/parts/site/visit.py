@@ -4,11 +4,13 @@ The session secret is in a cookie that scripts cannot read. Before sign-in there
 binds the CSRF token of a form to the browser that got the form. A script sends an access token instead of a cookie.
 """
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 from urllib.parse import parse_qs
 
 import msgspec
+from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
@@ -33,7 +35,7 @@ from cadenza.parts.site.docs.reference import ApiDocument, Reference
 from cadenza.parts.site.errors import BadForm, NotSignedIn, TooMany, WrongOrigin
 from cadenza.parts.site.mailer import EmailText, Mailer
 from cadenza.parts.site.operator.ledger_check import LedgerCheck
-from cadenza.parts.site.render import NOTES, Assets, Renderer
+from cadenza.parts.site.render import Assets, Renderer
 from cadenza.parts.site.settings import SiteParts
 from cadenza.parts.site.sign_in.passkeys import Passkeys
 from cadenza.parts.site.sign_in.sessions import SignedIn
@@ -54,10 +56,21 @@ SAFE_METHODS = ("GET", "HEAD")
 T = TypeVar("T", bound=msgspec.Struct)
 
 
+class Panel(msgspec.Struct, frozen=True):
+    """What a part shows on a page of another: its template gets the values of the page, and its own."""
+
+    page: str  # the path of the page, as its route has it
+    template: str
+    values: Callable[["Visit"], Awaitable[Mapping[str, Any]]]
+    place: str = "main"  # on the page, which has {{ panels.main }} there
+
+
 class WebContext(SiteParts, frozen=True, kw_only=True):
     """What every page can use. Without `mailer`, the service sends no e-mail."""
 
     store: Store
+    panels: tuple[Panel, ...]
+    notes: Mapping[str, str]
     assets: Assets
     renderer: Renderer
     ledger_check: LedgerCheck
@@ -178,10 +191,21 @@ class Visit:
 
     def page(self, template: str, **values: object) -> HTMLResponse:
         """Render a template. It also gets the visit, its account, the note of a redirect and the error of a form."""
+        return self.context.renderer.page(template, {**self._usual_values(), **values})
+
+    async def page_with_panels(self, path: str, template: str, **values: object) -> HTMLResponse:
+        """Render a template with what parts show on this page. The path is that of its route."""
+        panels = defaultdict[str, Markup](Markup)
+        for panel in self.context.panels:
+            if panel.page == path:
+                shown = {**self._usual_values(), **values, **await panel.values(self)}
+                panels[panel.place] += Markup(self.context.renderer.part(panel.template, shown))  # noqa: S704 a template
+        return self.page(template, panels=panels, **values)
+
+    def _usual_values(self) -> dict[str, object]:
         account = self.account if self.is_signed_in else None
-        note = NOTES.get(self.query_fields.get("note", ""))
-        usual = {"visit": self, "account": account, "note": note, "error": self.error}
-        return self.context.renderer.page(template, {**usual, **values})
+        note = self.context.notes.get(self.query_fields.get("note", ""))
+        return {"visit": self, "account": account, "note": note, "error": self.error}
 
     async def form(self, kind: type[T]) -> T:
         """The fields of a form, checked. Unknown fields are refused; a field of type list takes every value.

@@ -1,7 +1,7 @@
 """What `cadenza doctor` finds out about the server at the address of the config."""
 
-from cadenza.observe.health import RULES
 from cadenza.parts.valkey.connection import ValkeyUnreachable, probe
+from cadenza.parts.valkey.problems import SHARED_STATE_FAILS
 from cadenza.terminal.checks import Check, CheckSharedState
 
 VERSION_MIN = 7
@@ -18,7 +18,7 @@ async def check_valkey(url: str) -> Check:
         found = await probe(url)
     except ValkeyUnreachable as reason:
         known = (todo for code, todo in ADVICE.items() if code in str(reason))
-        problem = RULES["shared_state_fails"].problem(str(reason), next(known, ""))
+        problem = SHARED_STATE_FAILS.problem(str(reason), next(known, ""))
         return Check("shared", "fault", problem.words, problem.advice)
     name = f"{found.server} {'.'.join(map(str, found.version))}"
     if found.version < (VERSION_MIN,):

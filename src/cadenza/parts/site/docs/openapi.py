@@ -1,10 +1,12 @@
 """Builds the OpenAPI document: openapi.json describes /v1 and the probes, the route tables describe /platform/api.
 
+A part may have an openapi.json too, with what it adds: objects are merged, and lists put one after the other.
+
 A type of a table that has the name of a schema of /v1 is renamed, so that neither replaces the other.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from importlib.metadata import version
 from importlib.resources import files
 from typing import Any
@@ -12,6 +14,7 @@ from typing import Any
 import msgspec
 
 from cadenza.core.public import public_type
+from cadenza.parts import PARTS
 from cadenza.parts.site.cookies import CSRF_HEADER, SESSION_COOKIE
 from cadenza.parts.site.docs.reference import ApiDocument
 from cadenza.parts.site.routes import JSON, Access, ApiEndpoint, Page
@@ -64,7 +67,9 @@ RESPONSES["TooManyVisits"]["headers"] = {"retry-after": {"$ref": "#/components/h
 
 
 def build_document(routes: Iterable[Page | ApiEndpoint]) -> ApiDocument:
-    value: dict[str, Any] = msgspec.json.decode(_read_document())
+    value: dict[str, Any] = {}
+    for text in _read_documents():
+        merge(value, msgspec.json.decode(text))
     endpoints = [one for one in routes if isinstance(one, ApiEndpoint)]
     paths, schemas = _describe(endpoints, value["components"]["schemas"])
     value["paths"] |= paths
@@ -100,10 +105,21 @@ def _listed(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _read_document() -> str:
-    """The handwritten part, with the version of this program."""
-    text = files("cadenza.parts.site.docs").joinpath("openapi.json").read_text(encoding="utf-8")
-    return text.replace("{version}", version("cadenza"))
+def _read_documents() -> Iterator[str]:
+    """What is written by hand, with the version of this program, and what each installed part adds to it."""
+    own = files("cadenza.parts.site.docs").joinpath("openapi.json")
+    yield own.read_text(encoding="utf-8").replace("{version}", version("cadenza"))
+    for part in PARTS:
+        if part.is_installed and (added := part.folder / "openapi.json").is_file():
+            yield added.read_text(encoding="utf-8")
+
+
+def merge(document: dict[str, Any], added: dict[str, Any]) -> None:
+    for name, value in added.items():
+        if isinstance(value, dict):
+            merge(document.setdefault(name, {}), value)
+        else:
+            document[name] = [*document.get(name, ()), *value] if isinstance(value, list) else value
 
 
 def _describe(endpoints: list[ApiEndpoint], taken: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

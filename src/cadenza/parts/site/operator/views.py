@@ -6,7 +6,7 @@ import msgspec
 
 from cadenza.core.money import format_dollars
 from cadenza.core.public import to_record
-from cadenza.observe.health import Problem
+from cadenza.observe.problem import Problem
 from cadenza.store.tables.accounts import Account
 from cadenza.store.tables.keys import OwnedKey
 from cadenza.store.tables.operators import ClassUse

@@ -16,6 +16,8 @@ from cadenza.parts.grounding.notes import (
     remove_note,
 )
 from cadenza.parts.site.chat.offer import offer_of
+from cadenza.parts.site.joining import Pages
+from cadenza.parts.site.render import Tab
 from cadenza.parts.site.routes import Routes, endpoint, form, get
 from cadenza.parts.site.visit import Visit
 
@@ -38,7 +40,7 @@ class NoteList(msgspec.Struct, frozen=True, kw_only=True):
 async def memory_page(visit: Visit) -> Response:
     """After a mistake, what was typed stays in its form."""
     return visit.page(
-        "memory.html",
+        "grounding/memory.html",
         notes=(await list_notes(visit.store, visit.account.id))[::-1],
         notes_max=NOTES_MAX,
         chars_max=NOTE_CHARS_MAX,
@@ -82,4 +84,13 @@ ROUTES: Routes = (
     endpoint("POST", "/memory", "Add a note", add, "memory:write"),
     endpoint("PATCH", "/memory/{note_id}", "Replace the text of a note", change, "memory:write"),
     endpoint("DELETE", "/memory/{note_id}", "Delete a note permanently", remove, "memory:write"),
+)
+PAGES = Pages(
+    routes=ROUTES,
+    tabs=(Tab(PAGE, "Memory", after="/settings"),),
+    notes={
+        "note-added": "The note is added.",
+        "note-changed": "The note is changed.",
+        "note-removed": "The note is deleted.",
+    },
 )
