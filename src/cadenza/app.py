@@ -59,7 +59,6 @@ from cadenza.parts.grounding.search.web_search import WebSearch
 from cadenza.parts.grounding.wanted import GroundingOptions
 from cadenza.parts.mail.low_balance import POLL_INTERVAL_S, LowBalanceNotices
 from cadenza.parts.mail.outbox import Outbox
-from cadenza.parts.payments.settings import PaymentSettings
 from cadenza.parts.site.asgi import AsgiAdapter, AsgiApp
 from cadenza.parts.site.chat.stream import WebChat
 from cadenza.parts.site.settings import SiteParts, SiteSettings
@@ -165,6 +164,7 @@ class App:
                 health=self._health,
                 markdown=self._chat.markdown,
                 outbox=self._outbox,
+                made=self._service.made,
             )
         )
         gc.freeze()  # as after the start: a full collection would take 60 ms more
@@ -467,7 +467,7 @@ def open_shared_state(settings: Settings, observer: Observer) -> SharedState:
 
 
 def site_settings(settings: Settings) -> SiteSettings:
-    site, payments = settings.platform, settings.of(PaymentSettings)
+    site = settings.platform
     return SiteSettings(
         base_url=site.base_url,
         sign_up=site.sign_up,
@@ -475,7 +475,6 @@ def site_settings(settings: Settings) -> SiteSettings:
         opening_credits_per_hour=site.opening_credits_per_hour,
         region=settings.store.region,
         has_config=settings.source is not None,
-        stripe=payments.stripe if payments else None,
         secret_key=site.secret_key,
         retention=settings.retention,
     )

@@ -33,6 +33,7 @@ class Service(msgspec.Struct, kw_only=True):
     read_metrics: ReadMetrics  # of all worker processes
     class_rules: Callable[[str], ClassRules]  # what the config says about a class, as it was last read
     serve_api: ServeApi = serve_api  # the requests under /v1
+    made: dict[type, object] = {}  # by parts in their `run`, for their pages
 
 
 Run = Callable[[Service], AbstractAsyncContextManager[None]]  # of a part, from the start of the service to its end

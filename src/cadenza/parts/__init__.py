@@ -104,7 +104,7 @@ PARTS = (
             "refund": "Refund a request, or record that a bank transfer was sent back: all of it or a part.",
         },
         heading="Money",
-        has=frozenset({"settings", "open", "commands"}),
+        has=frozenset({"settings", "run", "open", "commands", "pages", "problems"}),
     ),
     Part(
         name="retention",

@@ -161,6 +161,10 @@ class Stripe:
         self._secret = settings.webhook_secret.encode()
         self._options = _options(settings)
 
+    @property
+    def writes_invoices(self) -> bool:
+        return "invoice_creation[enabled]" in self._options
+
     async def create_checkout(self, order: CheckoutOrder) -> Checkout:
         try:
             session = msgspec.json.decode(await self._ask("POST", SESSIONS, _form(order, self._options)), type=_Session)
