@@ -48,6 +48,7 @@ NO_CONTENT = {
     ),
     *(
         "server",
+        "service",
         "store",
         "core.activity",
         "core.attempts",
