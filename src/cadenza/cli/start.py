@@ -22,11 +22,11 @@ import msgspec
 import uvloop
 
 from cadenza.app import WORKERS_FOLDER, App, log_replaced
-from cadenza.cli.model import DOWNLOAD_MB, install_model
 from cadenza.config import ConfigError, Settings
 from cadenza.config.classes import resolve_classes
+from cadenza.config.kinds import BUILT_IN, OF_PARTS, kind_of
 from cadenza.config.settings import GroundingSettings
-from cadenza.control.account.accounts import create_account, find_accounts
+from cadenza.control.account.accounts import create_account, find_accounts, get_owner
 from cadenza.control.class_versions import ServingProcess
 from cadenza.control.keys import KeyOrder, create_key
 from cadenza.control.store.prepare import prepare_store
@@ -44,6 +44,7 @@ from cadenza.store.address import open_store
 from cadenza.store.sqlite.lost_commits import find_lost_commits
 from cadenza.store.store import Store
 from cadenza.store.tables.accounts import AccountsFound
+from cadenza.terminal.checks import OfferModel
 from cadenza.terminal.configured import command_to_paste, load_config, say_backup
 from cadenza.terminal.console import now_ms, say
 
@@ -51,7 +52,6 @@ DEMO_EMAIL = "demo@localhost"
 DEMO_CREDIT_NANO = 5 * NANO_PER_DOLLAR
 QUESTION = "Explain photosynthesis in one sentence."  # the embedded model answers it well, 20 times out of 20
 CONFIG_EXIT = 78  # EX_CONFIG of sysexits.h: a supervisor need not try again
-OFFER = f"There is no model yet. Download the small embedded one ({DOWNLOAD_MB} MB)?"
 EXAMPLE = f'{{"model": "auto", "messages": [{{"role": "user", "content": "{QUESTION}"}}], "max_tokens": 60}}'
 
 
@@ -69,13 +69,21 @@ def start(config: str | None, host: str | None, port: int | None) -> None:
     """Run the service of a config file. A mistake in that file has an exit code of its own."""
     try:
         settings = load_config(config)
-        if settings.lacks_model and sys.stdin.isatty() and click.confirm(OFFER, default=True, err=True):
-            install_model()
+        if settings.lacks_model and sys.stdin.isatty() and _offer_model():
             settings = load_config(config)
         run_service(settings, host or settings.server.host, settings.server.port if port is None else port)
     except ConfigError as error:
         say(f"cadenza: {error}")
         sys.exit(CONFIG_EXIT)
+
+
+def _offer_model() -> bool:
+    """Whether the built-in model was missing, and is installed now."""
+    part = OF_PARTS[BUILT_IN]
+    if not part.is_installed:
+        return False
+    offer: OfferModel = part.load("commands").offer_model
+    return offer()
 
 
 def run_service(settings: Settings, host: str, port: int) -> None:
@@ -153,7 +161,7 @@ async def _make_demo(store: Store, *, with_key: bool) -> tuple[str, str] | None:
     await create_account(store, DEMO_EMAIL, password, DEMO_CREDIT_NANO, DEFAULT_CLASS, now_ms())
     if not with_key:
         return None
-    key, _ = await create_key(store, DEMO_EMAIL, KeyOrder("demo"), now_ms())
+    key, _ = await create_key(store, await get_owner(store, DEMO_EMAIL), KeyOrder("demo"), now_ms())
     return password, key
 
 
@@ -203,7 +211,9 @@ def _model_lines(settings: Settings, classes: Mapping[str, ClassState]) -> list[
     served: dict[str, list[str]] = {}
     for class_id, state in classes.items():
         route = state.version.routes[0]
-        where = "on this machine" if settings.providers[route.provider].kind == "embedded" else f"at {route.provider}"
+        where = (
+            "on this machine" if kind_of(settings.providers[route.provider].kind).is_local else f"at {route.provider}"
+        )
         served.setdefault(f"{route.model} {where}", []).append(class_id)
     lines = [("Model", f"{model} answers for {', '.join(classes)}") for model, classes in served.items()]
     hint = ("", f"It is small and often wrong. To use a better model: {command_to_paste(None, 'init')}")

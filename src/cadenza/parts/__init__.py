@@ -18,6 +18,7 @@ from cadenza.core.errors import ExpectedError
 from cadenza.core.extras import describe_missing
 
 Module = Literal[
+    "kind",  # of provider, as `KIND`: what is usual for it
     "settings",  # the tables of the config that it owns
     "run",  # beside the service, from its start to its end
     "open",  # what stands behind an address, or at a provider
@@ -39,11 +40,13 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     packages: tuple[str, ...] = ()  # of its extra
-    owns: tuple[str, ...] = ()  # the beginnings of what leads to it, such as "postgresql:" or "[observe]"
+    owns: tuple[
+        str, ...
+    ] = ()  # the beginnings of what leads to it, such as "postgresql:", "[observe]" or "kind embedded"
     commands: Mapping[str, str] = {}  # the words of each, and its sentence in the help
     heading: str = ""  # in the help, of its commands of one word
     has: frozenset[Module] = frozenset()
-    is_default: bool = False  # it runs without a table of its own in the config
+    is_default: bool = False  # it runs without anything of its own in the config
 
     @property
     def tables(self) -> list[str]:
@@ -94,6 +97,14 @@ PARTS = (
         packages=("opentelemetry.proto",),
         owns=("[observe]",),
         has=frozenset({"settings", "run"}),
+    ),
+    Part(
+        name="embedded",
+        owns=("kind embedded",),
+        commands={"model": "The embedded model."},
+        heading="Models",
+        has=frozenset({"kind", "open", "commands"}),
+        is_default=True,
     ),
     Part(
         name="payments",

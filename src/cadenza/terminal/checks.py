@@ -1,4 +1,4 @@
-"""What one look at the installation has found, for `cadenza doctor`."""
+"""What a check of the installation has found, for `cadenza doctor`, and what parts do for doctor and start."""
 
 from collections.abc import Awaitable, Callable
 from typing import Literal
@@ -23,3 +23,4 @@ class Check(msgspec.Struct, frozen=True):
 
 
 CheckSharedState = Callable[[str], Awaitable[Check]]
+OfferModel = Callable[[], bool]  # asks whether to install the built-in model; True once it is

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from cadenza import clock, parts
 from cadenza.config import Settings
-from cadenza.config.parts import search_options
+from cadenza.config.build import search_options
 from cadenza.config.settings import DEFAULT_PRICES, SITE_KEY_VARIABLE, ServerSettings
 from cadenza.control.prices import read_schedules, say_unused
 from cadenza.control.store.prepare import require_store

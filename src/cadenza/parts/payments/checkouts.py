@@ -9,6 +9,7 @@ import msgspec
 
 from cadenza.core.errors import ControlError
 from cadenza.core.money import NANO_PER_CENT, format_dollars
+from cadenza.core.records import Owner
 from cadenza.ledger import payments
 from cadenza.ledger.payments import Payment, PaymentIds
 from cadenza.parts.payments.stripe import CheckoutOrder, Stripe
@@ -37,22 +38,21 @@ class NewPayment(msgspec.Struct, frozen=True):
 
 
 class Payer(msgspec.Struct, frozen=True):
-    """The account that pays, the person who asks for it, and the address of the site."""
+    """The owner of the account that pays, its address, and that of the site."""
 
-    account_id: str
+    owner: Owner
     email: str
     base_url: str
 
 
-async def start_payment(
-    store: Store, provider: Stripe, payer: Payer, amount_nano: int, by: str, now_ms: int
-) -> NewPayment:
+async def start_payment(store: Store, provider: Stripe, payer: Payer, amount_nano: int, now_ms: int) -> NewPayment:
     """Open a checkout at the provider. ProviderFailed if it does not answer as it should."""
     if not LEAST_NANO <= amount_nano <= MOST_NANO or amount_nano % NANO_PER_CENT:
         raise ControlError(
             f"A payment is from {format_dollars(LEAST_NANO)} to {format_dollars(MOST_NANO)} dollars, in whole cents."
         )
-    if await payments.count_open(store, payer.account_id, now_ms - CHECKOUT_S * 1000) >= OPEN_MAX:
+    owner = payer.owner
+    if await payments.count_open(store, owner.account_id, now_ms - CHECKOUT_S * 1000) >= OPEN_MAX:
         raise ControlError("You have begun many payments and finished none of them. Wait an hour, then try again.")
     payment_id = "pay_" + secrets.token_urlsafe(18)
     page = f"{payer.base_url}/credit"
@@ -63,7 +63,7 @@ async def start_payment(
     checkout = await provider.create_checkout(order)
     payment = Payment(
         id=payment_id,
-        account_id=payer.account_id,
+        account_id=owner.account_id,
         provider=provider.name,
         checkout=checkout.id,
         amount_nano=amount_nano,
@@ -74,16 +74,21 @@ async def start_payment(
     def begin(tx: Transaction) -> None:
         payments.add(tx, payment)
         detail = f"{format_dollars(amount_nano)} dollars"
-        audit_events.add(tx, AuditEvent(now_ms, by, "payment.begin", payer.account_id, payment_id, detail))
+        audit_events.add(tx, AuditEvent(now_ms, owner, "payment.begin", owner.account_id, payment_id, detail))
 
     await store.transact(begin)
     return NewPayment(payment, checkout.url)
 
 
-async def find_invoice_url(store: Store, provider: Stripe, account_id: str, payment_id: str) -> str | None:
+async def list_payments(store: Store, owner: Owner) -> list[Payment]:
+    """The newest payments of an account, newest first."""
+    return await payments.list_newest(store, owner.account_id)
+
+
+async def find_invoice_url(store: Store, provider: Stripe, owner: Owner, payment_id: str) -> str | None:
     """The page with the invoice of a payment; None if the account has no such payment, or the payment no invoice."""
     payment = await payments.find(store, provider.name, PaymentIds(payment_id))
-    if payment is None or payment.account_id != account_id:
+    if payment is None or payment.account_id != owner.account_id:
         return None
     return await provider.find_invoice_url(payment.checkout)
 

@@ -27,6 +27,7 @@ from typing import Literal
 import msgspec
 
 from cadenza.core.money import format_dollars
+from cadenza.core.records import Operator
 from cadenza.fleet.changes import make_change
 from cadenza.ledger import credit, payments
 from cadenza.ledger.origins import CreditMove, Origin
@@ -77,7 +78,7 @@ def apply_once(tx: Transaction, provider: str, event: PaymentEvent, now_ms: int)
         return "waiting"
     if event.subject.reference:
         payment = msgspec.structs.replace(payment, reference=event.subject.reference)
-    return apply_to(tx, payment, event, provider, now_ms)
+    return apply_to(tx, payment, event, Operator(provider), now_ms)
 
 
 def _key(provider: str, reference: str | None) -> str | None:
@@ -90,7 +91,7 @@ def _noted(event: PaymentEvent) -> NotedEvent:
     return NotedEvent(event.id, event.kind, fact, event.happened_at)
 
 
-def apply_to(tx: Transaction, payment: Payment, event: PaymentEvent, by: str, now_ms: int) -> Result:
+def apply_to(tx: Transaction, payment: Payment, event: PaymentEvent, by: Operator, now_ms: int) -> Result:
     """Apply an event that is new to a payment that is locked. `by` is who did it, for the audit log."""
     return _Change(tx, payment, by, now_ms).apply(event)
 
@@ -108,7 +109,7 @@ def _taken_by(fact: Fact) -> int:
 class _Change:
     """Applies one event to one payment, which is locked."""
 
-    def __init__(self, tx: Transaction, payment: Payment, by: str, now_ms: int) -> None:
+    def __init__(self, tx: Transaction, payment: Payment, by: Operator, now_ms: int) -> None:
         self._tx = tx
         self._payment = payment
         self._by = by

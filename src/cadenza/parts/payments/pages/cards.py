@@ -15,7 +15,6 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
 from cadenza.core.public import to_record
 from cadenza.core.rates import Rate
-from cadenza.ledger import payments
 from cadenza.parts.payments.checkouts import (
     LEAST_NANO,
     MOST_NANO,
@@ -23,6 +22,7 @@ from cadenza.parts.payments.checkouts import (
     Payer,
     describe_payment,
     find_invoice_url,
+    list_payments,
     start_payment,
 )
 from cadenza.parts.payments.payments import apply_event
@@ -109,8 +109,8 @@ async def start(visit: Visit, given: PaymentForm) -> NewPayment:
     with asking_provider(visit, "a checkout could not be opened") as provider:
         amount_nano = read_dollars(given.amount)
         await visit.limit("payment", STARTS, "You have begun several payments. Wait a minute, then try again.")
-        payer = Payer(visit.account.id, visit.account.email, visit.base_url)
-        return await start_payment(visit.store, provider, payer, amount_nano, visit.actor, visit.now_ms)
+        payer = Payer(visit.owner, visit.account.email, visit.base_url)
+        return await start_payment(visit.store, provider, payer, amount_nano, visit.now_ms)
 
 
 async def start_by_api(visit: Visit, given: PaymentForm) -> StartedPayment:
@@ -119,15 +119,13 @@ async def start_by_api(visit: Visit, given: PaymentForm) -> StartedPayment:
 
 
 async def get_payments(visit: Visit) -> PaymentList:
-    return PaymentList(
-        [to_record(PaymentView, one) for one in await payments.list_newest(visit.store, visit.account.id)]
-    )
+    return PaymentList([to_record(PaymentView, one) for one in await list_payments(visit.store, visit.owner)])
 
 
 async def get_invoice(visit: Visit) -> InvoicePage:
     with asking_provider(visit, "an invoice could not be read") as provider:
         await visit.limit("invoice", INVOICES, "You have opened many invoices. Wait a minute, then try again.")
-        url = await find_invoice_url(visit.store, provider, visit.account.id, visit.path_param("id"))
+        url = await find_invoice_url(visit.store, provider, visit.owner, visit.path_param("id"))
     if url is None:
         raise Missing("There is no invoice of this payment.")
     return InvoicePage(url)
@@ -168,7 +166,7 @@ async def panel_values(visit: Visit) -> Mapping[str, Any]:
     """What the page of credit shows of payments."""
     provider = visit.context.of(Stripe)
     return {
-        "payments": await payments.list_newest(visit.store, visit.account.id),
+        "payments": await list_payments(visit.store, visit.owner),
         "payment_words": describe_payment,
         "takes_cards": provider is not None,
         "has_invoices": provider is not None and provider.writes_invoices,

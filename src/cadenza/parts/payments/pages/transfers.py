@@ -38,7 +38,7 @@ class SentBack(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 async def record(visit: Visit, given: PaidTransfer) -> OperatorAccount:
     account, transfer = await account_of(visit), Transfer(read_amount(given.amount), given.reference, given.note)
-    paid = await record_transfer(visit.store, account.email, transfer, visit.actor, visit.now_ms)
+    paid = await record_transfer(visit.store, account.email, transfer, visit.operator, visit.now_ms)
     visit.context.send_notice(account.email, notices.CREDIT_ADDED, format_dollars(transfer.amount_nano))
     return view_account(paid)
 
@@ -50,7 +50,7 @@ async def send_back(visit: Visit, given: SentBack) -> OperatorAccount:
     if found is None or found.account_id != account.id:
         raise BadForm("This account has no bank transfer with this reference.")
     refund = TransferRefund(transfer, part_nano, given.reason, given.reference)
-    done = await refund_transfer(visit.store, refund, visit.actor, visit.now_ms)
+    done = await refund_transfer(visit.store, refund, visit.operator, visit.now_ms)
     taken_nano = done.payment.refunded_nano - found.refunded_nano
     if done.earlier_at is None and account.state != "erased":
         visit.context.send_notice(account.email, notices.CREDIT_TAKEN, format_dollars(taken_nano))

@@ -49,7 +49,7 @@ async def redeem(visit: Visit, given: VoucherForm) -> RedeemedView:
     await throttle.take(rates, limits, "Too many codes that do not exist. Wait a few minutes, then try again.")
     is_guess = False
     try:
-        done = await redeem_voucher(visit.store, account.id, given.code, visit.actor, visit.now_ms)
+        done = await redeem_voucher(visit.store, visit.owner, given.code, visit.now_ms)
         return to_record(RedeemedView, done)
     except WrongCode:
         is_guess = True
@@ -87,12 +87,12 @@ async def create(  # noqa: PLR0913, PLR0917 the fields of the form
         reference,
         read_days(credit_days),
     )
-    made = await create_vouchers(visit.store, order, visit.actor, visit.now_ms)
+    made = await create_vouchers(visit.store, order, visit.operator, visit.now_ms)
     return await vouchers_page(visit, tuple(code for code, _ in made))
 
 
 async def revoke(visit: Visit, voucher: str) -> None:
-    await revoke_voucher(visit.store, voucher, visit.actor, visit.now_ms)
+    await revoke_voucher(visit.store, voucher, visit.operator, visit.now_ms)
 
 
 ROUTES: Routes = (

@@ -88,8 +88,7 @@ async def get_credit(visit: Visit) -> CreditView:
 
 
 async def change_notice(visit: Visit, given: NoticeForm) -> None:
-    account = visit.account
-    await set_low_balance(visit.store, account.id, read_dollars(given.amount), visit.actor, visit.now_ms)
+    await set_low_balance(visit.store, visit.owner, read_dollars(given.amount), visit.now_ms)
 
 
 def read_dollars(text: str) -> int:

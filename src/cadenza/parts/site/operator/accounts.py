@@ -95,26 +95,26 @@ async def get_account(visit: Visit) -> OperatorAccountDetails:
 
 async def suspend(visit: Visit) -> OperatorAccount:
     account = await account_of(visit)
-    changed = await suspend_account(visit.store, account.email, visit.actor, visit.now_ms)
+    changed = await suspend_account(visit.store, account.email, visit.operator, visit.now_ms)
     visit.context.send_notice(account.email, notices.SUSPENDED)
     return view_account(changed)
 
 
 async def resume(visit: Visit) -> OperatorAccount:
     account = await account_of(visit)
-    changed = await resume_account(visit.store, account.email, visit.actor, visit.now_ms)
+    changed = await resume_account(visit.store, account.email, visit.operator, visit.now_ms)
     visit.context.send_notice(account.email, notices.RESUMED)
     return view_account(changed)
 
 
 async def set_role(visit: Visit, *, is_operator: bool) -> None:
-    account, by = await account_of(visit), visit.actor
+    account, by = await account_of(visit), visit.operator
     await set_operator(visit.store, account.email, by, visit.now_ms, is_operator=is_operator)
     visit.context.send_notice(account.email, notices.ROLE_GIVEN if is_operator else notices.ROLE_TAKEN)
 
 
 async def grant(visit: Visit, given: Grant) -> OperatorAccount:
-    account, by, amount_nano = await account_of(visit), visit.actor, read_amount(given.amount)
+    account, by, amount_nano = await account_of(visit), visit.operator, read_amount(given.amount)
     days = read_days(given.expires_days)
     done = await give_credit(
         visit.store, account.email, amount_nano, given.note, visit.now_ms, by, given.reference, days
@@ -124,7 +124,7 @@ async def grant(visit: Visit, given: Grant) -> OperatorAccount:
 
 
 async def correct(visit: Visit, given: CreditCorrection) -> OperatorAccount:
-    account, by, amount_nano = await account_of(visit), visit.actor, read_amount(given.amount)
+    account, by, amount_nano = await account_of(visit), visit.operator, read_amount(given.amount)
     await correct_credit(visit.store, account.email, -amount_nano, given.reason, by, visit.now_ms, given.reference)
     visit.context.send_notice(account.email, notices.CREDIT_TAKEN, format_dollars(amount_nano))
     return view_account(await account_of(visit))
@@ -132,7 +132,7 @@ async def correct(visit: Visit, given: CreditCorrection) -> OperatorAccount:
 
 async def make_link(visit: Visit) -> Response:
     """A link that sets a new password. It works once, for an hour."""
-    account, by = await account_of(visit), visit.actor
+    account, by = await account_of(visit), visit.operator
     path = await print_link(visit.store, account.email, "reset", by, visit.now_ms)
     return await account_page(visit, visit.base_url + path)
 
