@@ -48,13 +48,13 @@ NO_CONTENT = {
     ),
     *(
         "server",
-        "service",
         "store",
         "core.activity",
         "core.attempts",
         "core.breaker",
         "core.classes",
         "core.config_keys",
+        "core.email",
     ),
     *("core.money", "core.prices", "core.rates", "core.records", "core.shares"),
     *("core.spans", "core.usage_report"),
@@ -72,11 +72,12 @@ METADATA_OF = {  # what neither a client nor a model writes: it comes from the c
     "Candidate": {"codec", "languages"},  # a charset
     "ChatCost": {"cost"},
     "ChatSwitches": {"note", "parts"},
-    "Endpoint": {"headers", "methods", "name", "scope"},
+    "Endpoint": {"headers", "methods", "name", "path", "scope"},
     "EngineApi": {"key_refused", "name", "reasons"},  # words of ours
     "EvaluationOrder": {"actor"},
     "Model": {"id", "owned_by"},
     "Offer": {"image_classes"},
+    "Service": {"made", "site_url"},
     "Part": {"commands", "heading", "name", "owns", "packages"},
     "ParserFault": {"error", "module"},  # names of ours, checked by a pattern
     "Probe": {"advice", "detail", "models", "owner", "windows"},

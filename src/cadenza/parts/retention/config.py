@@ -1,7 +1,7 @@
 """The config of an audited service: the user's own file, with everything outside of this machine replaced.
 
 Providers, the search engine and the trace collector become the audit's upstream, with the dialects of the real ones.
-Store and shared state are the audit's own. Secrets are replaced by canaries: no real one is used. E-mail and tables of
+Store and shared state are the audit's own. Secrets are replaced by canaries: no real one is used. The tables of
 other parts are left out. Rates are raised, and there are few slots, so that a request can be refused for want of one.
 """
 
@@ -22,7 +22,7 @@ MODEL = "audit-model"
 CONCURRENCY = 4
 LIMITS = {"requests_per_second": 10_000.0, "burst": 10_000, "concurrency": CONCURRENCY}
 REPLACED = ("observe",)  # of the tables of parts
-LEFT_OUT = ("mail", *(name for name in parts.TABLES if name not in REPLACED))
+LEFT_OUT = tuple(name for name in parts.TABLES if name not in REPLACED)
 PLATFORM = ("opening_credit", "opening_credits_per_hour")  # not its address: the audit has no TLS
 FILE_KEYS = ("file", "suite")
 SECRET_KEY_ENV = "CADENZA_SECRET_KEY"  # noqa: S105 the name of a variable
