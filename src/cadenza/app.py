@@ -52,7 +52,6 @@ from cadenza.http.headers import TrustedProxies
 from cadenza.observe import FaultPoint, Log, LoopLag, Observer, catch_strays, loop_errors, make_log
 from cadenza.observe.minutes import EVERY_S, MinuteRing
 from cadenza.observe.worker_metrics import Family, WorkerMetrics, read_families
-from cadenza.parts.payments.stripe import StripeAccess
 from cadenza.parts.site.asgi import AsgiAdapter, AsgiApp
 from cadenza.parts.site.chat.stream import WebChat
 from cadenza.parts.site.settings import SiteParts, SiteSettings
@@ -75,7 +74,6 @@ FIXED_SECTIONS = (
     "store",
     "shared_state",
     "platform",
-    "payments",
     "retention",
 )  # a reload does not change them, and neither most tables of parts
 
@@ -155,6 +153,7 @@ class App:
                 health=self._health,
                 markdown=self._chat.markdown,
                 post=self._service.post,
+                made=self._service.made,
             )
         )
         gc.freeze()  # as after the start: a full collection would take 60 ms more
@@ -465,7 +464,6 @@ def site_settings(settings: Settings) -> SiteSettings:
         opening_credits_per_hour=site.opening_credits_per_hour,
         region=settings.store.region,
         has_config=settings.source is not None,
-        stripe=msgspec.convert(settings.payments.stripe, StripeAccess | None, from_attributes=True),
         secret_key=site.secret_key,
         retention=settings.retention,
     )

@@ -39,6 +39,7 @@ class Service(msgspec.Struct, kw_only=True):
     on_reload: dict[str, Callable[[Settings], None]] = {}  # what follows a change of this table; the others are fixed
     post: Post | None = None  # for e-mails; None: none is sent
     site_url: str | None = None  # where its pages are, if the config says it
+    made: dict[type, object] = {}  # by parts in their `run`, for their pages
 
 
 Run = Callable[[Service], AbstractAsyncContextManager[None]]  # of a part, from the start of the service to its end

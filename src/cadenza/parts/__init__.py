@@ -21,7 +21,7 @@ Module = Literal[
     "kind",  # of provider, as `KIND`: what is usual for it
     "settings",  # the tables of the config that it owns
     "run",  # beside the service, from its start to its end
-    "open",  # what stands behind an address
+    "open",  # what stands behind an address, or at a provider
     "commands",  # of the command line; "ledger close" is its function `ledger_close`
     "pages",  # what it adds to the site, which alone loads it
     "checks",  # what `cadenza doctor` looks at
@@ -127,8 +127,28 @@ PARTS = (
         has=frozenset({"settings", "run", "problems"}),
     ),
     Part(
-        name="retention",
+        name="payments",
+        owns=("[payments]",),
+        commands={
+            "voucher": "Vouchers: codes that give credit once.",
+            "account credit": "Add credit to an account: an amount of dollars, like 5.00.",
+            "refund": "Refund a request, or record that a bank transfer was sent back: all of it or a part.",
+        },
+        heading="Money",
+        has=frozenset({"settings", "run", "open", "commands", "pages", "problems"}),
+    ),
+    Part(
+        name="evaluation",
         packages=("jsonschema_rs",),
+        owns=("gate",),
+        commands={
+            "class evaluate": "Compare a candidate with what serves a class, on a suite of cases.",
+            "class suite": "Suites: files of cases with which classes are evaluated.",
+        },
+        has=frozenset({"open", "commands", "pages"}),
+    ),
+    Part(
+        name="retention",
         commands={
             "retention": "What stays of the content that was sent.",
             "audit retention": "Send random words as content, in every place where content can be, and search for them "
