@@ -27,6 +27,7 @@ Module = Literal[
     "checks",  # what `cadenza doctor` looks at
     "problems",  # the rules that find what is wrong with it
     "contents",  # everything that a server has, for the retention audit
+    "cases",  # where content can be in requests to it, for the retention audit
     "move",  # a store from SQLite to this one
 ]
 
@@ -93,7 +94,7 @@ PARTS = (
     Part(
         name="protocols",
         owns=("/v1/messages", "/v1/responses", "/openai/"),
-        has=frozenset({"run"}),
+        has=frozenset({"run", "cases"}),
         is_default=True,
     ),
     Part(
