@@ -93,7 +93,7 @@ PARTS = (
     ),
     Part(
         name="protocols",
-        owns=("/v1/messages", "/v1/responses", "/openai/"),
+        owns=("/v1/messages", "/v1/responses", "/openai"),
         has=frozenset({"run", "cases"}),
         is_default=True,
     ),
