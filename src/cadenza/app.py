@@ -22,7 +22,6 @@ from cadenza import clock, parts
 from cadenza.config import ConfigError, Settings, load_settings
 from cadenza.config.build import (
     UpstreamSpec,
-    build_send,
     build_upstream,
     build_upstreams,
     search_options,
@@ -57,8 +56,6 @@ from cadenza.observe.worker_metrics import Family, WorkerMetrics, read_families
 from cadenza.parts.grounding.gather import Grounder
 from cadenza.parts.grounding.search.web_search import WebSearch
 from cadenza.parts.grounding.wanted import GroundingOptions
-from cadenza.parts.mail.low_balance import POLL_INTERVAL_S, LowBalanceNotices
-from cadenza.parts.mail.outbox import Outbox
 from cadenza.parts.payments.stripe import StripeAccess
 from cadenza.parts.site.asgi import AsgiAdapter, AsgiApp
 from cadenza.parts.site.chat.stream import WebChat
@@ -82,7 +79,6 @@ FIXED_SECTIONS = (
     "store",
     "shared_state",
     "platform",
-    "mail",
     "payments",
     "retention",
 )  # a reload does not change them, and neither the tables of parts
@@ -108,7 +104,6 @@ class App:
         render = self._workers.render if self._workers else None
         names = HostNames(settings.platform.base_url)
         self._chat = WebChat(log, settings.platform.base_url, settings.retention)
-        self._outbox = Outbox(build_send(settings.mail), log) if settings.mail else None
         self._pages = AsgiAdapter(self._build_pages, log)
         self._started = AsyncExitStack()
         self._retiring: set[asyncio.Task[None]] = set()
@@ -116,8 +111,6 @@ class App:
         self._health = ServiceHealth(
             lambda: self.gateway, WriteCheck(self._store, log), self._read_metrics, self._minutes
         )
-        if self._outbox:
-            self._health.notes["mail_fails"] = self._outbox.say_failure
         self._probes = Probes(self._health, observer, token, render, names, lambda: self._presence.name)
 
     @property
@@ -165,7 +158,7 @@ class App:
                 minutes=self._minutes,
                 health=self._health,
                 markdown=self._chat.markdown,
-                outbox=self._outbox,
+                post=self._service.post,
             )
         )
         gc.freeze()  # as after the start: a full collection would take 60 ms more
@@ -229,13 +222,6 @@ class App:
         stack.push_async_callback(self.gateway.stop)
         stack.push_async_callback(self.gateway.key_use.write, is_last=True)
         await self._keep_writing(stack, self.gateway.key_use)
-        if self._settings.mail and self._outbox:
-            stack.push_async_callback(self._outbox.stop)
-            send, base_url = build_send(self._settings.mail), self._settings.platform.base_url
-            notices = LowBalanceNotices(self._store, send, self._log, base_url)
-            await stack.enter_async_context(
-                running(repeat(lambda: notices.poll(clock.now_ms()), POLL_INTERVAL_S, self._log))
-            )
         keeper = RetentionKeeper(self._store, self._settings.retention, self._log)
         await stack.enter_async_context(running(keeper.run()))
         gateway = self.gateway
@@ -266,6 +252,7 @@ class App:
             minutes=self._minutes,
             read_metrics=self._read_metrics,
             class_rules=lambda class_id: class_rules(self._settings, class_id),
+            site_url=self._settings.platform.base_url,
         )
         for part in parts.having("run"):
             if part.is_default or self._settings.tables.keys() & part.tables:

@@ -7,6 +7,7 @@ import msgspec
 
 from cadenza.config import Settings
 from cadenza.control.classes import ClassRules
+from cadenza.core.email import Post
 from cadenza.fleet.presence import Presence
 from cadenza.fleet.shared import SharedState
 from cadenza.gateway.api import Router, ServeApi
@@ -34,6 +35,8 @@ class Service(msgspec.Struct, kw_only=True):
     read_metrics: ReadMetrics  # of all worker processes
     class_rules: Callable[[str], ClassRules]  # what the config says about a class, as it was last read
     serve_api: ServeApi  # the requests to what the router has
+    post: Post | None = None  # for e-mails; None: none is sent
+    site_url: str | None = None  # where its pages are, if the config says it
 
 
 Run = Callable[[Service], AbstractAsyncContextManager[None]]  # of a part, from the start of the service to its end

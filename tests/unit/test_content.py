@@ -54,6 +54,7 @@ NO_CONTENT = {
         "core.breaker",
         "core.classes",
         "core.config_keys",
+        "core.email",
     ),
     *("core.money", "core.prices", "core.rates", "core.records", "core.shares"),
     *("core.spans", "core.usage_report"),
@@ -76,6 +77,7 @@ METADATA_OF = {  # what neither a client nor a model writes: it comes from the c
     "EvaluationOrder": {"actor"},
     "Model": {"id", "owned_by"},
     "Offer": {"image_classes"},
+    "Service": {"site_url"},
     "Part": {"commands", "heading", "name", "owns", "packages"},
     "ParserFault": {"error", "module"},  # names of ours, checked by a pattern
     "Probe": {"advice", "detail", "models", "owner", "windows"},

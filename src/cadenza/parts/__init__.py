@@ -112,6 +112,12 @@ PARTS = (
         is_default=True,
     ),
     Part(
+        name="mail",
+        packages=("aiosmtplib",),
+        owns=("[mail]",),
+        has=frozenset({"settings", "run", "problems"}),
+    ),
+    Part(
         name="retention",
         packages=("jsonschema_rs",),
         commands={

@@ -111,7 +111,7 @@ def build_site(parts: SiteParts) -> Starlette:
         reference=Reference(document, renderer),
         sign_ins=SignIns(store, parts.rates, PasswordWork(), signer, sealer),
         passkeys=Passkeys(store, signer),
-        mailer=Mailer(store, parts.rates, parts.outbox) if parts.outbox else None,
+        mailer=Mailer(store, parts.rates, parts.post) if parts.post else None,
         payments=Stripe(stripe) if stripe else None,
         log_eraser=LogEraser(store),
         erasures=Erasures(store),

@@ -6,13 +6,13 @@ from typing import Literal
 import msgspec
 
 from cadenza.control.classes import ClassRules
+from cadenza.core.email import Post
 from cadenza.core.retention import USUAL_LIMITS, RetentionLimits
 from cadenza.fleet.shared import Rates
 from cadenza.gateway.gateway import Gateway
 from cadenza.observe import Log
 from cadenza.observe.minutes import MinuteRing
 from cadenza.observe.worker_metrics import ReadMetrics
-from cadenza.parts.mail.outbox import Outbox
 from cadenza.parts.payments.stripe import StripeAccess
 from cadenza.parts.site.chat.markdown.process import MarkdownRenderer
 from cadenza.server.service_health import ServiceHealth
@@ -44,4 +44,4 @@ class SiteParts(msgspec.Struct, frozen=True, kw_only=True):
     minutes: MinuteRing
     health: ServiceHealth
     markdown: MarkdownRenderer
-    outbox: Outbox | None  # None: no e-mail is sent
+    post: Post | None  # None: no e-mail is sent
