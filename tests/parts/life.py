@@ -74,7 +74,7 @@ def refuse_paths(port: int, names: str) -> None:
     """A path of the API that belongs to a part which is not there is a 404 with its extra."""
     paths = {own: part.name for part in PARTS if part.name in names.split(",") for own in part.owns if own[0] == "/"}
     for path, name in paths.items():
-        status, read = post(port, path, "{}", {})
+        status, read = post(port, f"{path}/", "{}", {})
         assert (status, f"'cadenza[{name}]'" in json.loads(read)["error"]["message"]) == (404, True), read
 
 
