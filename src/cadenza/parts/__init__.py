@@ -129,8 +129,17 @@ PARTS = (
         has=frozenset({"settings", "run", "open", "commands", "pages", "problems"}),
     ),
     Part(
-        name="retention",
+        name="evaluation",
         packages=("jsonschema_rs",),
+        owns=("gate",),
+        commands={
+            "class evaluate": "Compare a candidate with what serves a class, on a suite of cases.",
+            "class suite": "Suites: files of cases with which classes are evaluated.",
+        },
+        has=frozenset({"open", "commands", "pages"}),
+    ),
+    Part(
+        name="retention",
         commands={
             "retention": "What stays of the content that was sent.",
             "audit retention": "Send random words as content, in every place where content can be, and search for them "

@@ -389,5 +389,6 @@ def all_cases() -> dict[str, Case]:
     for fault, script in FAULTS.items():
         for name, (request, bodies) in PROTOCOLS.items():
             cases |= both(f"upstream, {name}, {{}}: {fault}", plain_body(bodies), script, request)
-    cases["evaluation: message, answer and grader"] = evaluate
+    if (part := parts.find("class evaluate")) and part.is_installed:
+        cases["evaluation: message, answer and grader"] = evaluate
     return cases
