@@ -7,9 +7,10 @@ import msgspec
 
 from cadenza.config import Settings
 from cadenza.control.classes import ClassRules
+from cadenza.core.email import Post
 from cadenza.fleet.presence import Presence
 from cadenza.fleet.shared import SharedState
-from cadenza.gateway.api import ServeApi, serve_api
+from cadenza.gateway.api import Router, ServeApi
 from cadenza.gateway.gateway import Gateway
 from cadenza.observe import Log, Observer
 from cadenza.observe.minutes import MinuteRing
@@ -28,11 +29,15 @@ class Service(msgspec.Struct, kw_only=True):
     presence: Presence
     shared: SharedState
     gateway: Gateway
+    router: Router
     health: ServiceHealth
     minutes: MinuteRing
     read_metrics: ReadMetrics  # of all worker processes
     class_rules: Callable[[str], ClassRules]  # what the config says about a class, as it was last read
-    serve_api: ServeApi = serve_api  # the requests under /v1
+    serve_api: ServeApi  # the requests to what the router has
+    post: Post | None = None  # for e-mails; None: none is sent
+    site_url: str | None = None  # where its pages are, if the config says it
+    made: dict[type, object] = {}  # by parts in their `run`, for their pages
 
 
 Run = Callable[[Service], AbstractAsyncContextManager[None]]  # of a part, from the start of the service to its end

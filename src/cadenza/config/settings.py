@@ -20,7 +20,6 @@ from cadenza.config.checks import (
     JSON_FIELDS,
     NETWORKS,
     PASSED_NAMES,
-    SENDER,
     SHARED_URL,
     STORE_URL,
     VERSION,
@@ -304,32 +303,6 @@ class PlatformSettings(ConfigTable, frozen=True):
     secret_key: Secret | None = None
 
 
-class MailSettings(ConfigTable, frozen=True, kw_only=True):
-    host: Annotated[str, Like("smtp.example.org"), "the SMTP server"]
-    port: Annotated[int, whole(1, 65_535), "its port"] = 587
-    security: Annotated[Literal["starttls", "tls", "none"], '"none" for a server on this machine'] = "starttls"
-    username: Annotated[str | None, Like("cadenza", is_off=True), "goes with password_env"] = None
-    password_env: Annotated[str | None, Variable("the password of the SMTP server", "SMTP_PASSWORD")] = None
-    sender: Annotated[str, SENDER, Like("Cadenza <cadenza@example.org>"), "the sender of every e-mail"]
-    password: Secret | None = None
-
-    def mistakes(self) -> Iterable[tuple[str, str]]:
-        if (self.username is None) != (self.password_env is None):
-            yield "", "username and password_env belong together: give both or none"
-
-
-class StripeSettings(ConfigTable, frozen=True):
-    secret_key_env: Annotated[str, Variable("the secret key of Stripe", "STRIPE_SECRET_KEY")]
-    webhook_secret_env: Annotated[str, Variable("the secret of the webhook", "STRIPE_WEBHOOK_SECRET")]
-    api_url: Annotated[str, ADDRESS, "only for tests"] = "https://api.stripe.com"
-    invoices: Annotated[bool, "true: Stripe writes an invoice for each payment"] = False
-    tax: Annotated[Literal["none", "automatic"], '"automatic": Stripe finds the tax that a payment includes'] = "none"
-    secret_key: Secret | None = None
-    webhook_secret: Secret | None = None
-
-
-class PaymentSettings(ConfigTable, frozen=True):
-    stripe: Annotated[StripeSettings | None, "without it, credit comes from operators and vouchers"] = None
 
 
 class Sections(ConfigTable, frozen=True, kw_only=True):
@@ -343,13 +316,11 @@ class Sections(ConfigTable, frozen=True, kw_only=True):
     providers: Annotated[dict[str, ProviderSettings], "by a name of your choice"] = field(default_factory=dict)
     grounding: Annotated[GroundingSettings, "what requests without tools get beside their messages"] = (GroundingSettings())
     platform: Annotated[PlatformSettings, "the web application"] = PlatformSettings()
-    mail: Annotated[MailSettings | None, "without it, the command line prints the links that would be sent"] = None
-    payments: Annotated[PaymentSettings, "how credit is paid"] = PaymentSettings()
     retention: Annotated[RetentionLimits, "how long things are kept: docs/privacy.md"] = RetentionLimits()
 
     def mistakes(self) -> Iterable[tuple[str, str]]:
         """Links need the site's address from the config: the Host header of a request can be forged."""
-        if self.mail and not self.platform.base_url:
+        if getattr(self, "mail", None) and not self.platform.base_url:
             yield "platform.base_url", "missing; e-mails have links, which begin with it"
 
 

@@ -21,7 +21,7 @@ Module = Literal[
     "kind",  # of provider, as `KIND`: what is usual for it
     "settings",  # the tables of the config that it owns
     "run",  # beside the service, from its start to its end
-    "open",  # what stands behind an address
+    "open",  # what stands behind an address, or at a provider
     "commands",  # of the command line; "ledger close" is its function `ledger_close`
     "pages",  # what it adds to the site, which alone loads it
     "checks",  # what `cadenza doctor` looks at
@@ -40,9 +40,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     packages: tuple[str, ...] = ()  # of its extra
-    owns: tuple[
-        str, ...
-    ] = ()  # the beginnings of what leads to it, such as "postgresql:", "[observe]" or "kind embedded"
+    owns: tuple[str, ...] = ()  # the beginnings of what leads to it: "[observe]", "kind embedded", "/v1/messages"
     commands: Mapping[str, str] = {}  # the words of each, and its sentence in the help
     heading: str = ""  # in the help, of its commands of one word
     has: frozenset[Module] = frozenset()
@@ -93,6 +91,12 @@ PARTS = (
         has=frozenset({"open", "checks", "problems", "contents"}),
     ),
     Part(
+        name="protocols",
+        owns=("/v1/messages", "/v1/responses", "/openai/"),
+        has=frozenset({"run"}),
+        is_default=True,
+    ),
+    Part(
         name="otlp",
         packages=("opentelemetry.proto",),
         owns=("[observe]",),
@@ -107,8 +111,34 @@ PARTS = (
         is_default=True,
     ),
     Part(
-        name="retention",
+        name="mail",
+        packages=("aiosmtplib",),
+        owns=("[mail]",),
+        has=frozenset({"settings", "run", "problems"}),
+    ),
+    Part(
+        name="payments",
+        owns=("[payments]",),
+        commands={
+            "voucher": "Vouchers: codes that give credit once.",
+            "account credit": "Add credit to an account: an amount of dollars, like 5.00.",
+            "refund": "Refund a request, or record that a bank transfer was sent back: all of it or a part.",
+        },
+        heading="Money",
+        has=frozenset({"settings", "run", "open", "commands", "pages", "problems"}),
+    ),
+    Part(
+        name="evaluation",
         packages=("jsonschema_rs",),
+        owns=("gate",),
+        commands={
+            "class evaluate": "Compare a candidate with what serves a class, on a suite of cases.",
+            "class suite": "Suites: files of cases with which classes are evaluated.",
+        },
+        has=frozenset({"open", "commands", "pages"}),
+    ),
+    Part(
+        name="retention",
         commands={
             "retention": "What stays of the content that was sent.",
             "audit retention": "Send random words as content, in every place where content can be, and search for them "
