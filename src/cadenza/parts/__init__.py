@@ -25,6 +25,7 @@ Module = Literal[
     "commands",  # of the command line; "ledger close" is its function `ledger_close`
     "pages",  # what it adds to the site, which alone loads it
     "checks",  # what `cadenza doctor` looks at
+    "screen",  # its lines when a service starts
     "problems",  # the rules that find what is wrong with it
     "contents",  # everything that a server has, for the retention audit
     "cases",  # where content can be in requests to it, for the retention audit
@@ -104,6 +105,15 @@ PARTS = (
         has=frozenset({"settings", "run"}),
     ),
     Part(
+        name="grounding",
+        packages=("idna", "pypdfium2"),
+        owns=("[grounding]",),
+        commands={"memory": "Notes that the replies to an account may use."},
+        heading="Accounts and keys",
+        has=frozenset({"settings", "run", "commands", "pages", "checks", "screen"}),
+        is_default=True,
+    ),
+    Part(
         name="embedded",
         owns=("kind embedded",),
         commands={"model": "The embedded model."},
@@ -148,7 +158,6 @@ PARTS = (
         heading="Maintain",
         has=frozenset({"commands"}),
     ),
-    Part(name="grounding", has=frozenset({"pages"}), is_default=True),
 )
 
 TABLES = [table for part in PARTS for table in part.tables]
@@ -156,8 +165,8 @@ TABLES = [table for part in PARTS for table in part.tables]
 
 def find(wanted: str) -> Part | None:
     """The part to which this address or command belongs."""
-    owned = ((own, part) for part in PARTS for own in (*part.owns, *part.commands))
-    return next((part for own, part in owned if wanted.startswith(own)), None)
+    owned = ((own, part) for part in PARTS for own in (*part.owns, *(f"{words} " for words in part.commands)))
+    return next((part for own, part in owned if f"{wanted} ".startswith(own)), None)
 
 
 def having(module: Module) -> Iterator[Part]:
