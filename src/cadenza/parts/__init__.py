@@ -25,8 +25,10 @@ Module = Literal[
     "commands",  # of the command line; "ledger close" is its function `ledger_close`
     "pages",  # what it adds to the site, which alone loads it
     "checks",  # what `cadenza doctor` looks at
+    "screen",  # its lines when a service starts
     "problems",  # the rules that find what is wrong with it
     "contents",  # everything that a server has, for the retention audit
+    "cases",  # where content can be in requests to it, for the retention audit
     "move",  # a store from SQLite to this one
 ]
 
@@ -92,8 +94,8 @@ PARTS = (
     ),
     Part(
         name="protocols",
-        owns=("/v1/messages", "/v1/responses", "/openai/"),
-        has=frozenset({"run"}),
+        owns=("/v1/messages", "/v1/responses", "/openai"),
+        has=frozenset({"run", "cases"}),
         is_default=True,
     ),
     Part(
@@ -101,6 +103,15 @@ PARTS = (
         packages=("opentelemetry.proto",),
         owns=("[observe]",),
         has=frozenset({"settings", "run"}),
+    ),
+    Part(
+        name="grounding",
+        packages=("idna", "pypdfium2"),
+        owns=("[grounding]",),
+        commands={"memory": "Notes that the replies to an account may use."},
+        heading="Accounts and keys",
+        has=frozenset({"settings", "run", "commands", "pages", "checks", "screen"}),
+        is_default=True,
     ),
     Part(
         name="embedded",
@@ -128,8 +139,17 @@ PARTS = (
         has=frozenset({"settings", "run", "open", "commands", "pages", "problems"}),
     ),
     Part(
-        name="retention",
+        name="evaluation",
         packages=("jsonschema_rs",),
+        owns=("gate",),
+        commands={
+            "class evaluate": "Compare a candidate with what serves a class, on a suite of cases.",
+            "class suite": "Suites: files of cases with which classes are evaluated.",
+        },
+        has=frozenset({"open", "commands", "pages"}),
+    ),
+    Part(
+        name="retention",
         commands={
             "retention": "What stays of the content that was sent.",
             "audit retention": "Send random words as content, in every place where content can be, and search for them "
@@ -138,7 +158,6 @@ PARTS = (
         heading="Maintain",
         has=frozenset({"commands"}),
     ),
-    Part(name="grounding", has=frozenset({"pages"}), is_default=True),
 )
 
 TABLES = [table for part in PARTS for table in part.tables]
@@ -146,8 +165,8 @@ TABLES = [table for part in PARTS for table in part.tables]
 
 def find(wanted: str) -> Part | None:
     """The part to which this address or command belongs."""
-    owned = ((own, part) for part in PARTS for own in (*part.owns, *part.commands))
-    return next((part for own, part in owned if wanted.startswith(own)), None)
+    owned = ((own, part) for part in PARTS for own in (*part.owns, *(f"{words} " for words in part.commands)))
+    return next((part for own, part in owned if f"{wanted} ".startswith(own)), None)
 
 
 def having(module: Module) -> Iterator[Part]:
