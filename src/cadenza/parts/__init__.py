@@ -94,8 +94,8 @@ PARTS = (
     ),
     Part(
         name="protocols",
-        owns=("/v1/messages", "/v1/responses", "/openai/"),
-        has=frozenset({"run"}),
+        owns=("/v1/messages", "/v1/responses", "/openai"),
+        has=frozenset({"run", "cases"}),
         is_default=True,
     ),
     Part(

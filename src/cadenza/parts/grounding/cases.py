@@ -10,9 +10,8 @@ from cadenza.core.records import COMMAND_LINE, DEFAULT_CLASS
 from cadenza.parts.grounding.files.samples import READABLE, UNREADABLE, make_sample
 from cadenza.parts.grounding.notes import add_note, remove_note
 from cadenza.parts.retention.canaries import TEXT, Canary
-from cadenza.parts.retention.case import DELETED, CaseStep, PartAudit, RetentionFixture, chat, site
+from cadenza.parts.retention.case import CHAT, DELETED, CaseStep, Fields, PartAudit, RetentionFixture, chat, site
 from cadenza.parts.retention.config import PrivateConfig, Table
-from cadenza.parts.retention.protocols import CHAT, Fields
 
 UPLOAD = "POST /platform/api/chat/file?name={word}"
 NOTE = site("POST /platform/api/memory", {"text": TEXT})
@@ -86,5 +85,5 @@ AUDIT = PartAudit(
             )
         },
     },
-    private,
+    private=private,
 )

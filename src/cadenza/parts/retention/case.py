@@ -9,14 +9,18 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from cadenza.parts.retention.canaries import Canary, CanarySet, Template
+from cadenza.parts.retention.canaries import TEXT, WORD, Canary, CanarySet, Template
 from cadenza.parts.retention.client import JSON, CaseClient
 from cadenza.parts.retention.config import PrivateConfig, Table
-from cadenza.parts.retention.protocols import Fields
 from cadenza.parts.retention.service import AuditedService
 from cadenza.parts.retention.upstream import GOOD, AuditUpstream, UpstreamScript
 from cadenza.store.store import Store
 
+CHAT = "POST /v1/chat/completions"
+FILLER = "You need not answer this. " * 4000  # a body of such a size is parsed in a child process
+HELLO = {"role": "user", "content": "Hello."}
+SCHEMA = {"type": "object", "properties": {WORD: {"type": "string", "description": TEXT}}}
+Fields = dict[str, Any]
 DELETED = "deleted"  # it may remain in files of Postgres until they are vacuumed or recycled
 REACHED_S = 15.0  # for a request to reach the upstream, and for a stream to begin
 
@@ -74,9 +78,12 @@ def site(request: str, body: Template = b"", headers: Mapping[str, str] = JSON) 
 class PartAudit(msgspec.Struct, frozen=True):
     """What a part adds: its cases, where their canaries are stored by design, and the private form of its tables.
 
+    Each of `chats`, requests of a protocol with bodies by the place, is sent whole and as a stream; the first body is
+    plain, and that of "tool" has one.
     `private` gets the user's tables of the part, what secrets and notes go to, and the address of the upstream.
     """
 
     cases: Mapping[str, Case] = {}
     kept: Mapping[str, set[str]] = {}
+    chats: Mapping[str, tuple[str, Mapping[str, Fields]]] = {}
     private: Callable[[Table, PrivateConfig, str], Table] | None = None
