@@ -49,10 +49,7 @@ SECTIONS = {
             "ledger.refund",
             "Refund a request, or record that a bank transfer was sent back: all of it or a part.",
         ),
-        "margin": ("margins.margin", "Show what requests earned, what providers charge for them, and the difference."),
-        "reconcile": ("margins.reconcile", "Compare the bill of a provider with our own counts, by day and model."),
-        "report": ("months.report", "Show reports over all accounts."),
-        "ledger": ("ledger.ledger", "Check the ledger, export it, or close a month of it."),
+        "ledger": ("ledger.ledger", "Check the ledger, and export it."),
     },
     "Models": {
         "class": ("classes.classes", "Classes: what serves them, and its replacement after evaluation."),

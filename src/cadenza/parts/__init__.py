@@ -26,6 +26,7 @@ Module = Literal[
     "pages",  # what it adds to the site, which alone loads it
     "checks",  # what `cadenza doctor` looks at
     "problems",  # the rules that find what is wrong with it
+    "proof",  # that closed months are unchanged, for `cadenza ledger check --all`
     "contents",  # everything that a server has, for the retention audit
     "move",  # a store from SQLite to this one
 ]
@@ -115,6 +116,18 @@ PARTS = (
         packages=("aiosmtplib",),
         owns=("[mail]",),
         has=frozenset({"settings", "run", "problems"}),
+    ),
+    Part(
+        name="books",
+        commands={
+            "margin": "Show what requests earned, what providers charge for them, and the difference.",
+            "reconcile": "Compare the bill of a provider with our own counts, by day and model.",
+            "report": "Show reports over all accounts.",
+            "ledger close": "Close a month that is over: nothing in it can change any more.",
+            "ledger verify": "Compute the hash of a closed month again. Exit 1 if it differs.",
+        },
+        heading="Money",
+        has=frozenset({"commands", "pages", "proof", "problems"}),
     ),
     Part(
         name="retention",

@@ -59,7 +59,6 @@ NOTES = {
     "route-rests": "The route gets no further requests until its rest ends.",
     "route-resumed": "The route gets requests again.",
     "voucher-revoked": "The voucher has expired. Its code gives no credit any more.",
-    "close-started": "The close of the month has begun. Its result appears here.",
     "check-started": "The ledger check has begun. Its result appears below.",
     "check-runs": "A ledger check, or the close of a month, is running already.",
     "welcome": "Welcome. Your account is ready.",

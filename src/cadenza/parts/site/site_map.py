@@ -28,8 +28,6 @@ from cadenza.parts.site.operator import (
     classes,
     ledger,
     load,
-    margins,
-    months,
     overview,
     requests,
     search,
@@ -41,7 +39,7 @@ from cadenza.parts.site.render import NOTES, Tab
 SIGN_IN = (sign_in, proof, sign_up, links, passkeys, second_factor)
 ACCOUNT = (*SIGN_IN, keys, preferences, security, archive, tokens)
 MONEY = (usage, activity, credit, payments, statement)
-OPERATOR_MONEY = (vouchers, margins, ledger, months)
+OPERATOR_MONEY = (vouchers, ledger)
 OPERATOR = (overview, load, search, accounts, requests, operator_keys, classes, *OPERATOR_MONEY, audit_log)
 MODULES = (home, *ACCOUNT, chat, *MONEY, docs, *OPERATOR)
 OWN = Pages(
@@ -59,7 +57,6 @@ OWN = Pages(
         Tab("/operator/keys", "Keys"),
         Tab("/operator/vouchers", "Vouchers"),
         Tab("/operator/classes", "Classes"),
-        Tab("/operator/margins", "Margins"),
         Tab("/operator/ledger", "Ledger"),
         Tab("/operator/audit-log", "Audit log"),
     ),
