@@ -56,7 +56,6 @@ from cadenza.observe.worker_metrics import Family, WorkerMetrics, read_families
 from cadenza.parts.grounding.gather import Grounder
 from cadenza.parts.grounding.search.web_search import WebSearch
 from cadenza.parts.grounding.wanted import GroundingOptions
-from cadenza.parts.payments.stripe import StripeAccess
 from cadenza.parts.site.asgi import AsgiAdapter, AsgiApp
 from cadenza.parts.site.chat.stream import WebChat
 from cadenza.parts.site.settings import SiteParts, SiteSettings
@@ -79,7 +78,6 @@ FIXED_SECTIONS = (
     "store",
     "shared_state",
     "platform",
-    "payments",
     "retention",
 )  # a reload does not change them, and neither the tables of parts
 
@@ -159,6 +157,7 @@ class App:
                 health=self._health,
                 markdown=self._chat.markdown,
                 post=self._service.post,
+                made=self._service.made,
             )
         )
         gc.freeze()  # as after the start: a full collection would take 60 ms more
@@ -466,7 +465,6 @@ def site_settings(settings: Settings) -> SiteSettings:
         opening_credits_per_hour=site.opening_credits_per_hour,
         region=settings.store.region,
         has_config=settings.source is not None,
-        stripe=msgspec.convert(settings.payments.stripe, StripeAccess | None, from_attributes=True),
         secret_key=site.secret_key,
         retention=settings.retention,
     )

@@ -37,6 +37,7 @@ class Service(msgspec.Struct, kw_only=True):
     serve_api: ServeApi  # the requests to what the router has
     post: Post | None = None  # for e-mails; None: none is sent
     site_url: str | None = None  # where its pages are, if the config says it
+    made: dict[type, object] = {}  # by parts in their `run`, for their pages
 
 
 Run = Callable[[Service], AbstractAsyncContextManager[None]]  # of a part, from the start of the service to its end

@@ -9,7 +9,7 @@ from cadenza.core.money import format_dollars
 from cadenza.core.spans import DAY_MS, Span, month_span
 from cadenza.ledger import months, payments
 from cadenza.ledger.months import ClosedMonth
-from cadenza.ledger.payments import PaymentDay, PaymentEntry, PaymentIds
+from cadenza.ledger.payments import PaymentDay, PaymentEntry, PaymentIds, ProviderPayment
 from cadenza.parts.books.sums import (
     MonthSums,
     OriginSum,
@@ -20,7 +20,6 @@ from cadenza.parts.books.sums import (
     sum_month,
     sums_of,
 )
-from cadenza.parts.payments.payments import ProviderPayment
 from cadenza.store.store import Store
 from cadenza.store.tables import accounts
 

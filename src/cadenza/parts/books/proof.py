@@ -1,8 +1,9 @@
 """Proves that the entries of a closed month are those that were closed: in the store, or in every column of a file.
 
-A file is of `cadenza ledger export --month`. The hash of the month covers the columns of HASHED. The amount and the time that people read follow from hashed ones.
-The other columns are compared with the store: they come from the account and the metering row of a request. Those may
-have changed since the export, so what the store no longer knows is counted as not proven.
+A file is of `cadenza ledger export --month`. The hash of the month covers the columns of HASHED. The amount and the
+time that people read follow from hashed ones. The other columns are compared with the store: they come from the account
+and the metering row of a request. Those may have changed since the export, so what the store no longer knows is counted
+as not proven.
 """
 
 import csv
