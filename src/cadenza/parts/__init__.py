@@ -135,14 +135,23 @@ PARTS = (
             "reconcile": "Compare the bill of a provider with our own counts, by day and model.",
             "report": "Show reports over all accounts.",
             "ledger close": "Close a month that is over: nothing in it can change any more.",
-            "ledger verify": "Compute the hash of a closed month again. Exit 1 if it differs.",
+            "ledger verify": "Compute the hash of a closed month again.",
         },
         heading="Money",
         has=frozenset({"commands", "pages", "proof", "problems"}),
     ),
     Part(
-        name="retention",
+        name="evaluation",
         packages=("jsonschema_rs",),
+        owns=("gate",),
+        commands={
+            "class evaluate": "Compare a candidate with what serves a class, on a suite of cases.",
+            "class suite": "Suites: files of cases with which classes are evaluated.",
+        },
+        has=frozenset({"open", "commands", "pages"}),
+    ),
+    Part(
+        name="retention",
         commands={
             "retention": "What stays of the content that was sent.",
             "audit retention": "Send random words as content, in every place where content can be, and search for them "

@@ -9,12 +9,22 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.evaluated import CASES, NEW, Models, asked_cases, configure, evaluate, run_evaluate, stored, write_suite
 from tests.cli.program import PROGRAM
 from tests.environment import environment
 from tests.forked import start_program
 from tests.hostile.started import core_limits
 from tests.loopback import LoopbackUpstream, Pause, Request, Status, Step
+from tests.parts.evaluation.evaluated import (
+    CASES,
+    NEW,
+    Models,
+    asked_cases,
+    configure,
+    evaluate,
+    run_evaluate,
+    stored,
+    write_suite,
+)
 from tests.service import refusing_address
 from tests.trial_upstream import Provider
 

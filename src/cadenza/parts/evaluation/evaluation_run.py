@@ -8,10 +8,10 @@ from pathlib import Path
 import click
 import msgspec
 
-from cadenza.cli.verdict_output import ProgressBar, print_gate, print_verdict
 from cadenza.config import Settings
 from cadenza.config.build import build_upstreams
-from cadenza.config.classes import asked_side, class_rules, find_candidate, resolve_classes, served_version
+from cadenza.config.classes import class_rules, find_candidate, known_cost, resolve_classes, served_version
+from cadenza.config.kinds import kind_of
 from cadenza.control.classes import ClassRules, name_routes
 from cadenza.core.attempts import EVALUATION, AttemptCounts
 from cadenza.core.classes import ClassVersion
@@ -22,7 +22,9 @@ from cadenza.parts.evaluation.gate import find_shortfalls
 from cadenza.parts.evaluation.graders import Graders
 from cadenza.parts.evaluation.runner import AskedSide, SuiteRun
 from cadenza.parts.evaluation.suite import load_suite
-from cadenza.parts.evaluation.verdict_rows import EvaluationRecord, Side
+from cadenza.parts.evaluation.verdict import Side
+from cadenza.parts.evaluation.verdict_output import ProgressBar, print_gate, print_verdict
+from cadenza.parts.evaluation.verdict_rows import EvaluationRecord
 from cadenza.store.store import Store
 from cadenza.store.tables.attempts import add as add_attempts
 from cadenza.terminal.console import now_ms, print_json, say, to_row
@@ -100,10 +102,12 @@ async def running(store: Store, settings: Settings, routes: Iterable[Route]) -> 
 
 
 def _sides(settings: Settings, incumbent: ClassVersion, candidate: Route) -> dict[Side, AskedSide]:
-    return {
-        "incumbent": asked_side(settings, incumbent.main_routes, incumbent.class_id),
-        "candidate": asked_side(settings, (candidate,), incumbent.class_id),
-    }
+    def side(*routes: Route) -> AskedSide:
+        providers = [settings.providers[route.provider] for route in routes]
+        dialects = tuple(None if kind_of(one.kind).is_local else one.dialect for one in providers)
+        return AskedSide(routes, known_cost(settings, routes), settings.prices[incumbent.class_id], dialects)
+
+    return {"incumbent": side(*incumbent.main_routes), "candidate": side(candidate)}
 
 
 def _say_what_is_not_known(order: EvaluationOrder) -> None:

@@ -3,8 +3,7 @@
 import msgspec
 import pytest
 
-from cadenza.parts.evaluation.verdict import CaseFacts, Verdict, reach_verdict, read_verdict
-from cadenza.parts.evaluation.verdict_rows import SIDES, AnswerScore, Side
+from cadenza.parts.evaluation.verdict import SIDES, AnswerScore, CaseFacts, Side, Verdict, reach_verdict
 
 CASES = [
     CaseFacts(1, ("json",)),
@@ -115,8 +114,7 @@ def test_faults_have_no_times() -> None:
 def test_the_json_of_a_verdict_is_read_back() -> None:
     """A verdict survives the way through the store."""
     verdict = reach_verdict(CASES, answers((0, 1), (1, 0), (1, 1)), 2)
-    assert read_verdict(verdict.to_json()) == verdict
-    assert isinstance(verdict, Verdict)
+    assert msgspec.json.decode(msgspec.json.encode(verdict), type=Verdict) == verdict
 
 
 def test_nothing_to_compare_is_an_error() -> None:

@@ -2,10 +2,10 @@
 
 import pytest
 
-from cadenza.cli.verdict_output import print_verdict
 from cadenza.parts.evaluation.statistics import Interval
 from cadenza.parts.evaluation.verdict import ConformanceCheck, describe_decision
-from tests.unit.evaluation.verdicts import make_side, make_verdict
+from cadenza.parts.evaluation.verdict_output import print_verdict
+from tests.parts.evaluation.verdicts import make_side, make_verdict
 
 MIXED = (
     ConformanceCheck("stream", "warning"),

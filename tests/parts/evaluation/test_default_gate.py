@@ -10,12 +10,11 @@ from cadenza.parts.evaluation.conformance import check_conformance
 from cadenza.parts.evaluation.gate import find_shortfalls
 from cadenza.parts.evaluation.graders import Graders
 from cadenza.parts.evaluation.runner import AskedSide, RunProgress, SuiteRun, run_suite
-from cadenza.parts.evaluation.verdict import WireChecks, reach_verdict
-from cadenza.parts.evaluation.verdict_rows import AnswerScore, Side
+from cadenza.parts.evaluation.verdict import AnswerScore, Side, WireChecks, reach_verdict
 from cadenza.upstreams.openai import OpenAIUpstream
-from tests.evaluation.candidates import BAD, GOOD, INCUMBENT, Candidate
-from tests.evaluation.known_quality import starter
 from tests.loopback import LoopbackUpstream
+from tests.parts.evaluation.candidates import BAD, GOOD, INCUMBENT, Candidate
+from tests.parts.evaluation.known_quality import starter
 
 RUN = SuiteRun(suite=starter(), character="You are Forte.", sides={}, upstreams={}, concurrency=8, budget_nano=10**12)
 

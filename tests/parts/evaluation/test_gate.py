@@ -8,7 +8,7 @@ from cadenza.core.classes import GateLimits
 from cadenza.parts.evaluation.gate import find_shortfalls
 from cadenza.parts.evaluation.statistics import Interval
 from cadenza.parts.evaluation.verdict import ConformanceCheck, SideSummary
-from tests.unit.evaluation.verdicts import make_side, make_tag, make_verdict
+from tests.parts.evaluation.verdicts import make_side, make_tag, make_verdict
 
 WORSE: dict[str, Any] = {
     "difference": -0.2,

@@ -4,7 +4,7 @@ from collections import Counter
 
 from cadenza.parts.evaluation.graders import GradedReply, Graders, ReplyCall, grade
 from cadenza.parts.evaluation.suite import Case, load_suite
-from tests.evaluation.known_quality import WrittenAnswer, cases_by_key, references, starter
+from tests.parts.evaluation.known_quality import WrittenAnswer, cases_by_key, references, starter
 
 TAGS = {
     *("instructions", "reasoning", "arithmetic", "code", "json", "tools", "long_context", "languages", "refusals"),

@@ -13,8 +13,9 @@ from typing import Any
 import msgspec
 
 from cadenza.core.money import Price
-from cadenza.parts.evaluation.verdict_rows import AnswerScore
-from tests.evaluation.known_quality import (
+from cadenza.parts.evaluation.verdict import AnswerScore
+from tests.loopback import Request, Sse, Step, usage_chunk, usage_of
+from tests.parts.evaluation.known_quality import (
     KnownQuality,
     WrittenAnswer,
     WrittenCall,
@@ -24,7 +25,6 @@ from tests.evaluation.known_quality import (
     references,
     written,
 )
-from tests.loopback import Request, Sse, Step, usage_chunk, usage_of
 
 QUALITY = 0.93
 ANSWER_MS = 900.0

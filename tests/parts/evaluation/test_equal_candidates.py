@@ -6,9 +6,8 @@ import pytest
 
 from cadenza.core.classes import GateLimits
 from cadenza.parts.evaluation.gate import find_shortfalls
-from cadenza.parts.evaluation.verdict import CaseFacts, ConformanceCheck, WireChecks, reach_verdict
-from cadenza.parts.evaluation.verdict_rows import SIDES, AnswerScore
-from tests.evaluation.known_quality import starter
+from cadenza.parts.evaluation.verdict import SIDES, AnswerScore, CaseFacts, ConformanceCheck, WireChecks, reach_verdict
+from tests.parts.evaluation.known_quality import starter
 
 RUNS = 3
 OK = WireChecks((ConformanceCheck("stream", "ok"),))
