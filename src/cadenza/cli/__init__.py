@@ -37,7 +37,6 @@ SECTIONS = {
             "Print the settings that connect CLIENT to this service, with a new key in them.",
         ),
         "token": ("tokens.tokens", "Access tokens, with which scripts use the platform API."),
-        "memory": ("memory.memory", "Notes that the replies to an account may use."),
     },
     "Money": {
         "usage": (
