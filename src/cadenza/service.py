@@ -1,6 +1,6 @@
 """What a part gets of a service that starts, and what it may put in place of the core's plain defaults."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 
 import msgspec
@@ -34,7 +34,9 @@ class Service(msgspec.Struct, kw_only=True):
     minutes: MinuteRing
     read_metrics: ReadMetrics  # of all worker processes
     class_rules: Callable[[str], ClassRules]  # what the config says about a class, as it was last read
+    retire: Callable[[Callable[[], Awaitable[None]]], None]  # stop something, after the requests that may use it
     serve_api: ServeApi  # the requests to what the router has
+    on_reload: dict[str, Callable[[Settings], None]] = {}  # what follows a change of this table; the others are fixed
     post: Post | None = None  # for e-mails; None: none is sent
     site_url: str | None = None  # where its pages are, if the config says it
     made: dict[type, object] = {}  # by parts in their `run`, for their pages

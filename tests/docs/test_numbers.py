@@ -95,7 +95,7 @@ SENTENCES = [
     ("api.md", f"Within {IDEMPOTENCY_MS // HOUR_MS} hours the second request gets 409"),
     ("months.md", f"is charged within {IDEMPOTENCY_MS // HOUR_MS} hours"),
     ("api.md", f"up to {WAITING_MAX} more wait for it, for {WAIT_S:g} seconds"),
-    ("grounding.md", f"at most {ATTACHED_MAX} files within its {BODY.bytes_max // MIB} MiB"),
+    ("parts/grounding.md", f"at most {ATTACHED_MAX} files within its {BODY.bytes_max // MIB} MiB"),
     ("platform/chat.md", f"most {ATTACHED_MAX} files"),
     ("platform/memory.md", f"1 to {NOTE_CHARS_MAX:,} characters"),
     ("start.md", f"a download of {DOWNLOAD_MB} MB"),

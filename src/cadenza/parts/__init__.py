@@ -25,8 +25,11 @@ Module = Literal[
     "commands",  # of the command line; "ledger close" is its function `ledger_close`
     "pages",  # what it adds to the site, which alone loads it
     "checks",  # what `cadenza doctor` looks at
+    "screen",  # its lines when a service starts
     "problems",  # the rules that find what is wrong with it
+    "proof",  # that closed months are unchanged, for `cadenza ledger check --all`
     "contents",  # everything that a server has, for the retention audit
+    "cases",  # where content can be in requests to it, for the retention audit
     "move",  # a store from SQLite to this one
 ]
 
@@ -92,8 +95,8 @@ PARTS = (
     ),
     Part(
         name="protocols",
-        owns=("/v1/messages", "/v1/responses", "/openai/"),
-        has=frozenset({"run"}),
+        owns=("/v1/messages", "/v1/responses", "/openai"),
+        has=frozenset({"run", "cases"}),
         is_default=True,
     ),
     Part(
@@ -101,6 +104,15 @@ PARTS = (
         packages=("opentelemetry.proto",),
         owns=("[observe]",),
         has=frozenset({"settings", "run"}),
+    ),
+    Part(
+        name="grounding",
+        packages=("idna", "pypdfium2"),
+        owns=("[grounding]",),
+        commands={"memory": "Notes that the replies to an account may use."},
+        heading="Accounts and keys",
+        has=frozenset({"settings", "run", "commands", "pages", "checks", "screen"}),
+        is_default=True,
     ),
     Part(
         name="embedded",
@@ -128,6 +140,18 @@ PARTS = (
         has=frozenset({"settings", "run", "open", "commands", "pages", "problems"}),
     ),
     Part(
+        name="books",
+        commands={
+            "margin": "Show what requests earned, what providers charge for them, and the difference.",
+            "reconcile": "Compare the bill of a provider with our own counts, by day and model.",
+            "report": "Show reports over all accounts.",
+            "ledger close": "Close a month that is over: nothing in it can change any more.",
+            "ledger verify": "Compute the hash of a closed month again.",
+        },
+        heading="Money",
+        has=frozenset({"commands", "pages", "proof", "problems"}),
+    ),
+    Part(
         name="evaluation",
         packages=("jsonschema_rs",),
         owns=("gate",),
@@ -147,7 +171,6 @@ PARTS = (
         heading="Maintain",
         has=frozenset({"commands"}),
     ),
-    Part(name="grounding", has=frozenset({"pages"}), is_default=True),
 )
 
 TABLES = [table for part in PARTS for table in part.tables]
@@ -155,8 +178,8 @@ TABLES = [table for part in PARTS for table in part.tables]
 
 def find(wanted: str) -> Part | None:
     """The part to which this address or command belongs."""
-    owned = ((own, part) for part in PARTS for own in (*part.owns, *part.commands))
-    return next((part for own, part in owned if wanted.startswith(own)), None)
+    owned = ((own, part) for part in PARTS for own in (*part.owns, *(f"{words} " for words in part.commands)))
+    return next((part for own, part in owned if f"{wanted} ".startswith(own)), None)
 
 
 def having(module: Module) -> Iterator[Part]:

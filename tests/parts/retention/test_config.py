@@ -7,6 +7,7 @@ from typing import Any
 
 from cadenza.config import Settings, load_settings
 from cadenza.config.write import example_config, write_config
+from cadenza.parts.grounding.settings import GroundingSettings
 from cadenza.parts.retention.canaries import CanarySet
 from cadenza.parts.retention.config import PrivateConfig
 
@@ -34,8 +35,10 @@ def test_every_setting_is_kept_or_replaced(tmp_path: Path) -> None:
     assert [*settings.tables] == ["observe"]
     assert {one.base_url for one in settings.providers.values()} == {f"{UPSTREAM}/v1"}
     assert settings.classes["forte"].routes[0].model == "acme-large"
-    assert settings.grounding.search.url == UPSTREAM
-    assert settings.grounding.search.price_nano
+    grounding = settings.of(GroundingSettings)
+    assert grounding
+    assert grounding.search.url == UPSTREAM
+    assert grounding.search.price_nano
 
 
 def test_dialects_are_kept(tmp_path: Path) -> None:
