@@ -126,7 +126,7 @@ PARTS = (
         name="mail",
         packages=("aiosmtplib",),
         owns=("[mail]",),
-        has=frozenset({"settings", "run", "problems"}),
+        has=frozenset({"settings", "run", "checks", "problems"}),
     ),
     Part(
         name="payments",
