@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from prometheus_client import CollectorRegistry
 
 from cadenza.core.records import Usage
 from cadenza.fleet.presence import Presence
@@ -17,6 +18,7 @@ from cadenza.http.events import PING, EventReader
 from cadenza.parts.grounding.files.reader import CHILD, DocumentReader, ReaderLimits
 from cadenza.parts.grounding.gather import Gatherer
 from cadenza.parts.grounding.grounder import ChatGrounder
+from cadenza.parts.grounding.metrics import GroundingMetrics
 from cadenza.upstreams.base import Piece
 from tests.unit.gateway.client import Client
 from tests.unit.gateway.funded_store import FUNDED_NANO, FundedStore, open_funded_store
@@ -58,7 +60,7 @@ async def files_of(
     presence, snapshot = Presence(funded.store), snapshot_of({PROVIDER: upstream})
     state = State(funded.store, presence, MemoryState())
     gateway = Gateway(state, snapshot, load_nothing, funded.observer, TOKENIZER)
-    gatherer = Gatherer(funded.store, funded.observer, reader=reader)
+    gatherer = Gatherer(funded.store, funded.observer, GroundingMetrics(CollectorRegistry()), reader=reader)
     gateway.grounder = ChatGrounder(gatherer, gateway.ledger, gateway.rates)
     async with running(gateway, presence), AsyncExitStack() as stack:
         stack.push_async_callback(gatherer.stop)
