@@ -26,7 +26,7 @@ from tests.unit.gateway.gateways import PROVIDER, Api, load_nothing, running, sn
 from tests.unit.gateway.prompts import TOKENIZER
 from tests.unit.gateway.scripted_upstream import ScriptedUpstream
 
-FAULTY = "tests.hostile.faulty_reader"
+FAULTY = "tests.parts.grounding.hostile.faulty_reader"
 ANSWER = Piece("yes", "stop", Usage(1, 1))
 
 
@@ -80,7 +80,7 @@ def error_of(client: Client) -> str:
     [
         (ReaderLimits(task_s=0.001), CHILD),
         (ReaderLimits(), FAULTY),
-        (ReaderLimits(), "tests.hostile.no_such_module"),
+        (ReaderLimits(), "tests.parts.grounding.no_such_module"),
     ],
     ids=["time", "exit", "start"],
 )
@@ -98,7 +98,7 @@ async def test_no_file_is_read_without_credit(tmp_path: Path) -> None:
     """The 402 comes before a process for it is even started."""
     async with (
         open_funded_store(tmp_path, 0) as poor,
-        files_of(poor, module="tests.hostile.no_such_module") as files,
+        files_of(poor, module="tests.parts.grounding.no_such_module") as files,
     ):
         assert (await files.ask(["text"])).status == 402
 
