@@ -2,10 +2,10 @@
 
 Start: the store (SQLite is migrated), the versions of classes, the shared state, presence, the gateway with its ledger,
 then the upstreams. A model may still be loading afterwards. Stop: the same in reverse order.
-Reload: classes, routes, providers, characters, prices, limits and grounding are read again, and from the store the
-versions of classes and the rests of routes; requests in flight keep the old ones. The other sections need a restart,
-and a warning names those that changed. A config with mistakes is not used: versions that were promoted meanwhile are
-served with the last good one.
+Reload: classes, routes, providers, characters, prices, limits and what parts follow are read again, and from the store
+the versions of classes and the rests of routes; requests in flight keep the old ones. Other sections need a restart: a
+warning names them. A config with mistakes is not used: versions that were promoted meanwhile are served with the last
+good one.
 """
 
 import asyncio
@@ -22,10 +22,8 @@ from cadenza import clock, parts
 from cadenza.config import ConfigError, Settings, load_settings
 from cadenza.config.build import (
     UpstreamSpec,
-    build_send,
     build_upstream,
     build_upstreams,
-    search_options,
     upstream_specs,
 )
 from cadenza.config.classes import class_rules, provider_costs, resolve_classes
@@ -43,8 +41,8 @@ from cadenza.core.records import Plan
 from cadenza.fleet.background import follow, repeat, running
 from cadenza.fleet.presence import Presence
 from cadenza.fleet.shared import MEMORY, MemoryState, OpenSharedState, SharedState
-from cadenza.gateway.api import ENDPOINTS
-from cadenza.gateway.endpoints import Endpoint, is_api, refuse_connection, refuse_malformed
+from cadenza.gateway.api import Router
+from cadenza.gateway.endpoints import is_api, refuse_connection, refuse_malformed
 from cadenza.gateway.gateway import Gateway, State, body_bytes_max
 from cadenza.gateway.in_flight import NO_KEY, RevocationWatch
 from cadenza.gateway.written_later import AttemptLog, DetailLog, KeyUse
@@ -54,12 +52,6 @@ from cadenza.http.headers import TrustedProxies
 from cadenza.observe import FaultPoint, Log, LoopLag, Observer, catch_strays, loop_errors, make_log
 from cadenza.observe.minutes import EVERY_S, MinuteRing
 from cadenza.observe.worker_metrics import Family, WorkerMetrics, read_families
-from cadenza.parts.grounding.gather import Grounder
-from cadenza.parts.grounding.search.web_search import WebSearch
-from cadenza.parts.grounding.wanted import GroundingOptions
-from cadenza.parts.mail.low_balance import POLL_INTERVAL_S, LowBalanceNotices
-from cadenza.parts.mail.outbox import Outbox
-from cadenza.parts.payments.stripe import StripeAccess
 from cadenza.parts.site.asgi import AsgiAdapter, AsgiApp
 from cadenza.parts.site.chat.stream import WebChat
 from cadenza.parts.site.settings import SiteParts, SiteSettings
@@ -71,7 +63,7 @@ from cadenza.server.service_health import ServiceHealth
 from cadenza.service import Run, Service
 from cadenza.store.address import open_store
 from cadenza.store.sqlite.lost_commits import NEWEST_ENTRY, NOTE_EVERY_S
-from cadenza.store.store import Store, StoreUnavailable
+from cadenza.store.store import StoreUnavailable
 from cadenza.store.tables import epochs, route_rests
 from cadenza.upstreams.base import Upstream
 
@@ -82,17 +74,15 @@ FIXED_SECTIONS = (
     "store",
     "shared_state",
     "platform",
-    "mail",
-    "payments",
     "retention",
-)  # a reload does not change them, and neither the tables of parts
+)  # a reload does not change them, and neither most tables of parts
 
 
 class App:
     """The whole service, as the server runs it. The gateway is built by the start, with what the store says."""
 
     gateway: Gateway
-    _endpoints: dict[str, Endpoint]  # by their paths
+    _router: Router
     _service: Service
 
     def __init__(self, settings: Settings, log: Log, workers_folder: Path | None = None) -> None:
@@ -108,7 +98,6 @@ class App:
         render = self._workers.render if self._workers else None
         names = HostNames(settings.platform.base_url)
         self._chat = WebChat(log, settings.platform.base_url, settings.retention)
-        self._outbox = Outbox(build_send(settings.mail), log) if settings.mail else None
         self._pages = AsgiAdapter(self._build_pages, log)
         self._started = AsyncExitStack()
         self._retiring: set[asyncio.Task[None]] = set()
@@ -116,8 +105,6 @@ class App:
         self._health = ServiceHealth(
             lambda: self.gateway, WriteCheck(self._store, log), self._read_metrics, self._minutes
         )
-        if self._outbox:
-            self._health.notes["mail_fails"] = self._outbox.say_failure
         self._probes = Probes(self._health, observer, token, render, names, lambda: self._presence.name)
 
     @property
@@ -133,8 +120,8 @@ class App:
 
     def serve(self, exchange: Exchange) -> Awaitable[None]:
         path = exchange.request.path
-        if (endpoint := self._endpoints.get(path)) or is_api(path):
-            return self._service.serve_api(self.gateway, exchange, endpoint)
+        if (endpoint := self._router.exact.get(path)) or is_api(path):
+            return self._service.serve_api(exchange, endpoint)
         return self._probes.serve(exchange) if self._probes.serves(exchange.request) else self._serve_page(exchange)
 
     def refuse(self, exchange: Exchange) -> Awaitable[None]:
@@ -165,7 +152,8 @@ class App:
                 minutes=self._minutes,
                 health=self._health,
                 markdown=self._chat.markdown,
-                outbox=self._outbox,
+                post=self._service.post,
+                made=self._service.made,
             )
         )
         gc.freeze()  # as after the start: a full collection would take 60 ms more
@@ -209,10 +197,11 @@ class App:
         if self._workers:
             await stack.enter_async_context(self._workers.running())
         stack.push_async_callback(self._store.close)
-        self._endpoints = ENDPOINTS | self._chat.endpoints
         await prepare_store(self._store, self._log_backup)
         epoch = await epochs.current(self._store, epochs.CLASSES)  # first: a later change is seen as a later epoch
         self.gateway = await self._build_gateway()
+        self._router = Router(self.gateway)
+        self._router.add(self._chat.endpoints)
         await self._enter_parts(stack)
         await stack.enter_async_context(running(asyncio.to_thread(self.gateway.dispatcher.tokenizer.load)))
         await self._shared.start()
@@ -228,13 +217,6 @@ class App:
         stack.push_async_callback(self.gateway.stop)
         stack.push_async_callback(self.gateway.key_use.write, is_last=True)
         await self._keep_writing(stack, self.gateway.key_use)
-        if self._settings.mail and self._outbox:
-            stack.push_async_callback(self._outbox.stop)
-            send, base_url = build_send(self._settings.mail), self._settings.platform.base_url
-            notices = LowBalanceNotices(self._store, send, self._log, base_url)
-            await stack.enter_async_context(
-                running(repeat(lambda: notices.poll(clock.now_ms()), POLL_INTERVAL_S, self._log))
-            )
         keeper = RetentionKeeper(self._store, self._settings.retention, self._log)
         await stack.enter_async_context(running(keeper.run()))
         gateway = self.gateway
@@ -259,10 +241,14 @@ class App:
             presence=self._presence,
             shared=self._shared,
             gateway=self.gateway,
+            router=self._router,
+            serve_api=self._router.serve,
             health=self._health,
             minutes=self._minutes,
             read_metrics=self._read_metrics,
             class_rules=lambda class_id: class_rules(self._settings, class_id),
+            retire=self._retire,
+            site_url=self._settings.platform.base_url,
         )
         for part in parts.having("run"):
             if part.is_default or self._settings.tables.keys() & part.tables:
@@ -285,8 +271,7 @@ class App:
         self._states = await self._resolve_classes(settings)
         catalogue = build_catalogue(settings, self._states, await self._read_prices(settings))
         upstreams = build_upstreams(settings, self._log, catalogue.routes())
-        grounder = build_grounder(settings, self._store, observer)
-        state = State(self._store, self._presence, self._shared, grounder)
+        state = State(self._store, self._presence, self._shared)
         snapshot = Snapshot(catalogue, upstreams, build_limits(settings), provider_costs(settings, catalogue.routes()))
         body_bytes = body_bytes_max(memory_room(settings.server.workers))
         gateway = Gateway(state, snapshot, self._load_snapshot, observer, body_bytes=body_bytes)
@@ -324,9 +309,9 @@ class App:
             return None
         catalogue = build_catalogue(settings, states, prices)
         upstreams = await self._change_upstreams(upstream_specs(settings, catalogue.routes()))
-        if settings.grounding != self._settings.grounding:
-            self._retire(self.gateway.grounder.stop)
-            self.gateway.grounder = build_grounder(settings, self._store, self._observer)
+        for table, change in self._service.on_reload.items():
+            if settings.tables.get(table) != self._settings.tables.get(table):
+                change(settings)
         if settings is not self._settings:
             providers = list(settings.providers)
             self._log.info("the config was reloaded", classes=list(settings.classes), providers=providers)
@@ -383,10 +368,13 @@ class App:
     def _keep_fixed_sections(self, loaded: Settings) -> Settings:
         kept = {name: getattr(self._settings, name) for name in FIXED_SECTIONS}
         before, after = self._settings.tables, loaded.tables
+        fixed = set(parts.TABLES) - self._service.on_reload.keys()
         changed = [name for name in FIXED_SECTIONS if getattr(loaded, name) != kept[name]]
-        if changed := [*changed, *(name for name in parts.TABLES if after.get(name) != before.get(name))]:
+        if changed := [*changed, *sorted(name for name in fixed if after.get(name) != before.get(name))]:
             self._log.warning("the config has changes that need a restart", sections=changed)
-        return msgspec.structs.replace(loaded, tables=before, **kept)
+        tables = {name: one for name, one in after.items() if name not in fixed}
+        tables |= {name: one for name, one in before.items() if name in fixed}
+        return msgspec.structs.replace(loaded, tables=tables, **kept)
 
     def _retire(self, stop: Callable[[], Awaitable[None]]) -> None:
         """Stop a part once the requests that may still use it have ended, or when the service stops."""
@@ -476,17 +464,9 @@ def site_settings(settings: Settings) -> SiteSettings:
         opening_credits_per_hour=site.opening_credits_per_hour,
         region=settings.store.region,
         has_config=settings.source is not None,
-        stripe=msgspec.convert(settings.payments.stripe, StripeAccess | None, from_attributes=True),
         secret_key=site.secret_key,
         retention=settings.retention,
     )
-
-
-def build_grounder(settings: Settings, store: Store, observer: Observer) -> Grounder:
-    given = settings.grounding
-    options = None if given.search.engine == "off" else search_options(given.search, settings.retention)
-    search = WebSearch(options, observer) if options else None
-    return Grounder(store, observer, GroundingOptions(given.attachments, given.memory), search)
 
 
 def build_from_environment() -> App:

@@ -1,15 +1,16 @@
 """What a part gets of a service that starts, and what it may put in place of the core's plain defaults."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 
 import msgspec
 
 from cadenza.config import Settings
 from cadenza.control.classes import ClassRules
+from cadenza.core.email import Post
 from cadenza.fleet.presence import Presence
 from cadenza.fleet.shared import SharedState
-from cadenza.gateway.api import ServeApi, serve_api
+from cadenza.gateway.api import Router, ServeApi
 from cadenza.gateway.gateway import Gateway
 from cadenza.observe import Log, Observer
 from cadenza.observe.minutes import MinuteRing
@@ -28,11 +29,17 @@ class Service(msgspec.Struct, kw_only=True):
     presence: Presence
     shared: SharedState
     gateway: Gateway
+    router: Router
     health: ServiceHealth
     minutes: MinuteRing
     read_metrics: ReadMetrics  # of all worker processes
     class_rules: Callable[[str], ClassRules]  # what the config says about a class, as it was last read
-    serve_api: ServeApi = serve_api  # the requests under /v1
+    retire: Callable[[Callable[[], Awaitable[None]]], None]  # stop something, after the requests that may use it
+    serve_api: ServeApi  # the requests to what the router has
+    on_reload: dict[str, Callable[[Settings], None]] = {}  # what follows a change of this table; the others are fixed
+    post: Post | None = None  # for e-mails; None: none is sent
+    site_url: str | None = None  # where its pages are, if the config says it
+    made: dict[type, object] = {}  # by parts in their `run`, for their pages
 
 
 Run = Callable[[Service], AbstractAsyncContextManager[None]]  # of a part, from the start of the service to its end

@@ -9,7 +9,6 @@ import pytest
 
 from cadenza.cli.start import DEMO_CREDIT_NANO
 from cadenza.config.settings import DEFAULT_PRICES
-from cadenza.control.classes import VERDICT_DAYS_MAX
 from cadenza.control.keys import ACTIVE_KEYS_MAX, NEW_KEYS_A_DAY_MAX
 from cadenza.core.breaker import FAULTS_TO_OPEN, OPEN_S_MAX, TRIAL_S
 from cadenza.core.money import format_dollars
@@ -31,17 +30,18 @@ from cadenza.http.body import BodyLimits
 from cadenza.ledger.rules import AMPLE_TIMES, IDEMPOTENCY_MS
 from cadenza.ledger.sweeps import BATCH_MAX
 from cadenza.parts.embedded.commands import DOWNLOAD_MB
+from cadenza.parts.evaluation.open import VERDICT_DAYS_MAX
 from cadenza.parts.evaluation.trial.trial import REQUESTS_MAX
 from cadenza.parts.grounding.notes import NOTE_CHARS_MAX
-from cadenza.parts.mail import outbox
 from cadenza.parts.otlp.exporter import QUEUE_MAX
 from cadenza.parts.otlp.traces import FOLLOWED_PER_S
+from cadenza.parts.payments.pages import cards, vouchers
 from cadenza.parts.postgres.connection import PostgresBounds
-from cadenza.parts.protocols.messages import COUNTED_BYTES
+from cadenza.parts.protocols.anthropic import COUNTED_BYTES
 from cadenza.parts.site import application, visit
 from cadenza.parts.site import mailer as messages
 from cadenza.parts.site.account import archive, sign_up
-from cadenza.parts.site.money import credit, payments, statement, usage
+from cadenza.parts.site.money import statement, usage
 from cadenza.parts.site.sign_in import sign_in
 from cadenza.process import FILES_MAX
 from cadenza.routing.ceiling import FEW, STEP_DOWN
@@ -69,10 +69,10 @@ RATES = [
     ("platform/sign-in.md", "forms and changing requests", visit.CHANGE_RATE),
     ("platform/sign-in.md", "attempts", sign_in.KNOWN_RATE),
     ("platform/keys.md", "changes", visit.THINGS_RATE),
-    ("platform/credit.md", "wrong codes", credit.ACCOUNT_GUESSES),
-    ("platform/credit.md", "wrong codes", credit.NETWORK_GUESSES),
+    ("platform/credit.md", "wrong codes", vouchers.ACCOUNT_GUESSES),
+    ("platform/credit.md", "wrong codes", vouchers.NETWORK_GUESSES),
     ("platform/credit.md", "exports", statement.EXPORTS),
-    ("platform/credit.md", "payments", payments.STARTS),
+    ("platform/credit.md", "payments", cards.STARTS),
     ("platform/usage.md", "reports", usage.REPORT_RATE),
     ("platform/export.md", "archives", archive.ARCHIVES),
 ]
@@ -95,7 +95,7 @@ SENTENCES = [
     ("api.md", f"Within {IDEMPOTENCY_MS // HOUR_MS} hours the second request gets 409"),
     ("months.md", f"is charged within {IDEMPOTENCY_MS // HOUR_MS} hours"),
     ("api.md", f"up to {WAITING_MAX} more wait for it, for {WAIT_S:g} seconds"),
-    ("grounding.md", f"at most {ATTACHED_MAX} files within its {BODY.bytes_max // MIB} MiB"),
+    ("parts/grounding.md", f"at most {ATTACHED_MAX} files within its {BODY.bytes_max // MIB} MiB"),
     ("platform/chat.md", f"most {ATTACHED_MAX} files"),
     ("platform/memory.md", f"1 to {NOTE_CHARS_MAX:,} characters"),
     ("start.md", f"a download of {DOWNLOAD_MB} MB"),
@@ -138,8 +138,6 @@ SENTENCES = [
     ("internals-money.md", f"can no longer pay for {AMPLE_TIMES} requests"),
     ("internals-money.md", f"in batches of up to {BATCH_MAX}"),
     ("platform/keys.md", f"at most {ACTIVE_KEYS_MAX:,} active keys and creates at most {NEW_KEYS_A_DAY_MAX:,} in"),
-    ("platform/setup.md", f"At most {outbox.QUEUE_MAX} wait"),
-    ("platform/setup.md", f"have {outbox.END_S:g} seconds"),
 ]
 
 

@@ -54,10 +54,17 @@ NO_CONTENT = {
         "core.breaker",
         "core.classes",
         "core.config_keys",
+        "core.email",
     ),
     *("core.money", "core.prices", "core.rates", "core.records", "core.shares"),
     *("core.spans", "core.usage_report"),
-    *("parts.evaluation.trial", "parts.evaluation.verdict", "parts.evaluation.verdict_rows", "parts.grounding.charges"),
+    *(
+        "parts.embedded.commands",
+        "parts.evaluation.evaluation_run",
+        "parts.evaluation.trial",
+        "parts.grounding.charges",
+    ),
+    *("parts.evaluation.verdict", "parts.evaluation.verdict_rows"),
     *("parts.grounding.search.engines.build", "upstreams.dialects", "upstreams.known"),
     *("parts.site.account", "parts.site.charts", "parts.site.cookies", "parts.site.docs", "parts.site.joining"),
     *("parts.site.mailer", "parts.site.money", "parts.site.operator", "parts.site.render", "parts.site.routes"),
@@ -71,11 +78,12 @@ METADATA_OF = {  # what neither a client nor a model writes: it comes from the c
     "Candidate": {"codec", "languages"},  # a charset
     "ChatCost": {"cost"},
     "ChatSwitches": {"note", "parts"},
-    "Endpoint": {"headers", "methods", "name", "scope"},
+    "Endpoint": {"headers", "methods", "name", "path", "scope"},
     "EngineApi": {"key_refused", "name", "reasons"},  # words of ours
     "EvaluationOrder": {"actor"},
     "Model": {"id", "owned_by"},
     "Offer": {"image_classes"},
+    "Service": {"made", "site_url"},
     "Part": {"commands", "heading", "name", "owns", "packages"},
     "ParserFault": {"error", "module"},  # names of ours, checked by a pattern
     "Probe": {"advice", "detail", "models", "owner", "windows"},

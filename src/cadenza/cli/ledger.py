@@ -2,23 +2,21 @@
 
 import sys
 from datetime import UTC, datetime
-from pathlib import Path
 
 import click
 import msgspec
 
+from cadenza import parts
 from cadenza.config import Settings
 from cadenza.control.money.refunds import refund_request
-from cadenza.control.money.statement import check_ledger, export_ledger, names_of_keys, usage_report
+from cadenza.control.money.statement import CheckLedger, check_ledger, export_ledger, names_of_keys, usage_report
 from cadenza.core.csv_text import csv_text
-from cadenza.core.money import format_dollars, parse_dollars
+from cadenza.core.money import parse_dollars
 from cadenza.core.records import COMMAND_LINE
 from cadenza.core.spans import ALWAYS, Span, parse_dates, parse_span
 from cadenza.core.usage_report import GROUPS, GROUPS_OF_ALL, Report, parse_group
-from cadenza.ledger.export import EXPORT_FIELDS, REQUEST_FIELDS, readable
-from cadenza.parts.books.months import Verified, check_all, find_closed_span, verify_month
-from cadenza.parts.books.proof import DERIVED, HASHED, verify_file
-from cadenza.parts.payments.transfers import TransferRefund, find_transfer, refund_transfer
+from cadenza.ledger.export import EXPORT_FIELDS, readable
+from cadenza.ledger.months import find_closed_span
 from cadenza.store.store import Store
 from cadenza.terminal.configured import read_store, settings_option, with_store
 from cadenza.terminal.console import (
@@ -30,17 +28,14 @@ from cadenza.terminal.console import (
     print_list,
     print_table,
     say,
-    say_repeated,
     to_option,
 )
 from cadenza.terminal.lazy import LazyGroup
 
-LATER = {"close": ("months.close", "Close a month that is over: nothing in it can change any more.")}
 
-
-@click.group(cls=LazyGroup, places=LATER, words="ledger")
+@click.group(cls=LazyGroup, places={}, words="ledger")
 def ledger() -> None:
-    """Check the ledger, export it, or close a month of it."""
+    """Check the ledger, and export it."""
 
 
 @ledger.command()
@@ -53,7 +48,7 @@ def check(reads_all: bool, as_json: bool, settings: Settings) -> None:
     Every charge is computed again from its token counts and prices. The check begins with the balances of the last
     closed month.
     """
-    found = read_store(settings, check_all if reads_all else check_ledger)
+    found = read_store(settings, _check_all() if reads_all else check_ledger)
     findings, counts = found.findings, found.counts
     if as_json:
         print_json([msgspec.structs.asdict(finding) for finding in findings])
@@ -75,33 +70,11 @@ def check(reads_all: bool, as_json: bool, settings: Settings) -> None:
         sys.exit(1)
 
 
-@ledger.command()
-@click.option("--month", required=True, metavar="YYYY-MM", help="The closed month.")
-@click.argument("file", required=False, type=click.Path(path_type=Path))
-@settings_option
-def verify(month: str, file: Path | None, settings: Settings) -> None:
-    """Compute the hash of a closed month again. Exit 1 if it differs.
-
-    It is computed from the store, with the sums and the balances, or from a FILE that `ledger export --month` wrote. Of
-    a file the other columns are compared too, with the hashed ones and with the store.
-    """
-    found = read_store(settings, lambda store: verify_file(store, month, file) if file else verify_month(store, month))
-    if found.problems:
-        say(f"{month} is not as it was closed: {'; '.join(found.problems)}. Entries read: {found.entries}.")
-        sys.exit(1)
-    click.echo(f"{month} is as it was closed. Entries read: {found.entries}, hash {found.found.hex()}.")
-    if file:
-        _print_proof(found)
-
-
-def _print_proof(found: Verified) -> None:
-    click.echo(f"Proven by the hash: {', '.join((*HASHED, *DERIVED))}.")
-    compared = (name for name in REQUEST_FIELDS if name not in HASHED)
-    click.echo(f"The same as in the store: account, {', '.join(compared)}; refunded_nano, unless it is empty.")
-    if count := found.unproven.get("account"):
-        click.echo(f"Not proven: the account of {count} entries, which was erased or has another address now.")
-    if count := found.unproven.get("request"):
-        click.echo(f"Not proven: the columns of {count} requests, which were removed or corrected in the store.")
+def _check_all() -> CheckLedger:
+    part = parts.find("ledger verify")
+    assert part
+    check_all: CheckLedger = part.load("proof").check_all
+    return check_all
 
 
 @ledger.command()
@@ -143,34 +116,14 @@ async def _export(store: Store, account: str | None, span: Span, form: str) -> N
 @click.argument("refunded", metavar="ID")
 @click.option("--part", metavar="DOLLARS", show_default="all of it", help="How much of it, in dollars.")
 @click.option("--reason", metavar="TEXT", required=True, help="Why, for the ledger. The account's owner sees it.")
-@click.option("--reference", metavar="TEXT", default="", help="Of the refund of a transfer, so it takes effect once.")
 @settings_option
-def refund(refunded: str, part: str | None, reason: str, reference: str, settings: Settings) -> None:
-    """Refund a request, or record that a bank transfer was sent back: all of it or a part.
-
-    ID is the id of the reply, which begins with chatcmpl-, and is refunded once; or the reference of the transfer,
-    whose credit is taken back. Refund a card payment at Stripe.
-    """
+def refund(refunded: str, part: str | None, reason: str, settings: Settings) -> None:
+    """Refund a request: all of it or a part, once. ID is the id of the reply, which begins with chatcmpl-."""
     part_nano = None if part is None else parse_dollars(part)
-
-    async def work(store: Store) -> str:
-        if await find_transfer(store, refunded):
-            wanted = TransferRefund(refunded, part_nano, reason, reference)
-            back = await refund_transfer(store, wanted, COMMAND_LINE, now_ms())
-            if back.earlier_at is not None:
-                say_repeated(back.earlier_at)
-            payment = back.payment
-            return (
-                f"{format_dollars(payment.refunded_nano)} of the {format_dollars(payment.amount_nano)} dollars of the "
-                f"bank transfer {payment.reference} are refunded now."
-            )
-        done = await refund_request(store, refunded, part_nano, reason, COMMAND_LINE, now_ms())
-        return (
-            f"Refunded {format_dollars(done.amount_nano)} of the {format_dollars(done.cost_nano)} dollars that "
-            f"{refunded} cost, to {done.email}."
-        )
-
-    say(with_store(settings, work))
+    done = with_store(
+        settings, lambda store: refund_request(store, refunded, part_nano, reason, COMMAND_LINE, now_ms())
+    )
+    say(done.sentence)
 
 
 @click.command()

@@ -20,7 +20,6 @@ from cadenza.config.lines import KeyPath
 from cadenza.config.reader import ConfigReader, PartTable, read_file
 from cadenza.config.settings import (
     DEFAULT_PRICES,
-    ENGINE_URLS,
     SITE_KEY_VARIABLE,
     CandidateSettings,
     ClassKeys,
@@ -29,7 +28,6 @@ from cadenza.config.settings import (
     PriceSettings,
     ProviderSettings,
     RouteSettings,
-    SearchSettings,
     Sections,
     Settings,
     file_with,
@@ -105,7 +103,6 @@ def _settings(raw: dict[str, Any], reader: ConfigReader, source: Path | None) ->
         "providers": providers,
         "store": replace(file.store, url=_store_url(file.store.url, reader.folder)),
         "platform": replace(file.platform, secret_key=site_key),
-        "grounding": replace(file.grounding, search=_search(file.grounding.search, reader)),
     }
     settings = Settings(
         **sections,
@@ -192,16 +189,6 @@ def _authorities(provider: ProviderSettings, at: KeyPath, reader: ConfigReader) 
         except ssl.SSLError:
             reader.problem(at, f"there is no certificate in PEM format in {provider.ca_file}")
     return certificates
-
-
-def _search(given: SearchSettings, reader: ConfigReader) -> SearchSettings:
-    url = given.url or ENGINE_URLS.get(given.engine)
-    return replace(
-        given,
-        given=frozenset(),
-        url=url,
-        proxy=reader.proxy(url, ("grounding", "search", "url")),
-    )
 
 
 def _class(

@@ -20,7 +20,6 @@ from cadenza.config.checks import (
     JSON_FIELDS,
     NETWORKS,
     PASSED_NAMES,
-    SENDER,
     SHARED_URL,
     STORE_URL,
     VERSION,
@@ -39,7 +38,6 @@ from cadenza.core.config_keys import (
     ConfigTable,
     Contents,
     Like,
-    Switch,
     Variable,
     above_zero,
     one_of,
@@ -61,7 +59,6 @@ DEFAULT_PRICES = MappingProxyType(
 SENDABLE = ("[ -~]+", "the key must be one line of printable ASCII characters, and nothing else")
 ONE_WORD = ("[!-~]+", "the token must be one word of printable ASCII characters")
 RETENTION_RULE = 'must be exactly "zero": the service starts only if every provider has zero data retention'
-ENGINE_URLS = {"brave": "https://api.search.brave.com", "tavily": "https://api.tavily.com"}
 NO_PLAIN_HTTP = "http sends {} unencrypted; use https"
 KIND = one_of(*KINDS)
 SITE_KEY_VARIABLE = "CADENZA_SECRET_KEY"
@@ -262,38 +259,6 @@ class ClassSettings(AnyClassSettings, frozen=True, kw_only=True):
     pinned_at: int | None = None
 
 
-class SearchSettings(ConfigTable, frozen=True):
-    """The engine of web search."""
-
-    engine: Annotated[Literal["searxng", "brave", "tavily", "off"], Like("searxng"), "without a table, none is asked"] = "off"
-    url: Annotated[str | None, ADDRESS, Like("http://127.0.0.1:8888"), "of your SearXNG; the others have one"] = None
-    api_key_env: Annotated[str | None, Variable("the key of the search engine", "BRAVE_API_KEY", *SENDABLE)] = None
-    max_results: Annotated[int, whole(1, 20), "results that are quoted, at most"] = 5
-    timeout_s: Annotated[float, above_zero(60), "a search that takes longer is left out"] = 6.0
-    price_nano: Annotated[int, DOLLARS, Like("0.005"), "dollars for one search, charged to the account"] = field(default=0, name="price")
-    searches_per_day: Annotated[int, whole(1, 1_000_000), "of one account: the burst, and the number that is added in a day"] = 1000
-    allow_networks: Annotated[tuple[str, ...], NETWORKS, Like(["10.20.0.0/16"]), "private addresses whose pages may be read; by default none"] = ()
-    api_key: Secret | None = None
-    proxy: str | None = None  # to the engine, from the environment
-    given: frozenset[str] = frozenset()  # the keys that the file has
-
-    def mistakes(self) -> Iterable[tuple[str, str]]:
-        if self.given and "engine" not in self.given:
-            yield "engine", 'missing; it must be "searxng", "brave", "tavily" or "off"'
-        if self.engine == "searxng" and not self.url:
-            yield "url", 'missing; it must be the address of your SearXNG, like "http://127.0.0.1:8888"'
-        if self.engine in ENGINE_URLS and not self.api_key_env:
-            yield "api_key_env", "missing; it must name the environment variable that has the engine's key"
-        if self.url and is_public_http(self.url):
-            yield "url", NO_PLAIN_HTTP.format("queries")
-
-
-class GroundingSettings(ConfigTable, frozen=True):
-    attachments: Annotated[bool, "files in messages are read"] = True
-    memory: Annotated[bool, "the notes of the account are used"] = True
-    search: Annotated[SearchSettings, Switch("engine"), "`search = false` in [grounding] turns it off"] = SearchSettings()
-
-
 class PlatformSettings(ConfigTable, frozen=True):
     """The web application. `secret_key` encrypts the secrets of authenticator apps in the store."""
 
@@ -304,32 +269,6 @@ class PlatformSettings(ConfigTable, frozen=True):
     secret_key: Secret | None = None
 
 
-class MailSettings(ConfigTable, frozen=True, kw_only=True):
-    host: Annotated[str, Like("smtp.example.org"), "the SMTP server"]
-    port: Annotated[int, whole(1, 65_535), "its port"] = 587
-    security: Annotated[Literal["starttls", "tls", "none"], '"none" for a server on this machine'] = "starttls"
-    username: Annotated[str | None, Like("cadenza", is_off=True), "goes with password_env"] = None
-    password_env: Annotated[str | None, Variable("the password of the SMTP server", "SMTP_PASSWORD")] = None
-    sender: Annotated[str, SENDER, Like("Cadenza <cadenza@example.org>"), "the sender of every e-mail"]
-    password: Secret | None = None
-
-    def mistakes(self) -> Iterable[tuple[str, str]]:
-        if (self.username is None) != (self.password_env is None):
-            yield "", "username and password_env belong together: give both or none"
-
-
-class StripeSettings(ConfigTable, frozen=True):
-    secret_key_env: Annotated[str, Variable("the secret key of Stripe", "STRIPE_SECRET_KEY")]
-    webhook_secret_env: Annotated[str, Variable("the secret of the webhook", "STRIPE_WEBHOOK_SECRET")]
-    api_url: Annotated[str, ADDRESS, "only for tests"] = "https://api.stripe.com"
-    invoices: Annotated[bool, "true: Stripe writes an invoice for each payment"] = False
-    tax: Annotated[Literal["none", "automatic"], '"automatic": Stripe finds the tax that a payment includes'] = "none"
-    secret_key: Secret | None = None
-    webhook_secret: Secret | None = None
-
-
-class PaymentSettings(ConfigTable, frozen=True):
-    stripe: Annotated[StripeSettings | None, "without it, credit comes from operators and vouchers"] = None
 
 
 class Sections(ConfigTable, frozen=True, kw_only=True):
@@ -341,15 +280,12 @@ class Sections(ConfigTable, frozen=True, kw_only=True):
     limits: Annotated[LimitSettings, "of each key, and of all requests"] = LimitSettings()
     models: Annotated[ModelSettings, "further names of the classes"] = ModelSettings()
     providers: Annotated[dict[str, ProviderSettings], "by a name of your choice"] = field(default_factory=dict)
-    grounding: Annotated[GroundingSettings, "what requests without tools get beside their messages"] = (GroundingSettings())
     platform: Annotated[PlatformSettings, "the web application"] = PlatformSettings()
-    mail: Annotated[MailSettings | None, "without it, the command line prints the links that would be sent"] = None
-    payments: Annotated[PaymentSettings, "how credit is paid"] = PaymentSettings()
     retention: Annotated[RetentionLimits, "how long things are kept: docs/privacy.md"] = RetentionLimits()
 
     def mistakes(self) -> Iterable[tuple[str, str]]:
         """Links need the site's address from the config: the Host header of a request can be forged."""
-        if self.mail and not self.platform.base_url:
+        if getattr(self, "mail", None) and not self.platform.base_url:
             yield "platform.base_url", "missing; e-mails have links, which begin with it"
 
 

@@ -5,7 +5,6 @@ from importlib.util import find_spec
 from cadenza.core.errors import ControlError
 
 EXTRAS = {
-    "evaluation": ("jsonschema_rs",),
     "pages": (
         *("cryptography", "jinja2", "latex2mathml", "markdown_it", "nh3", "pygments", "segno", "starlette"),
         "webauthn",

@@ -11,7 +11,7 @@ from cadenza import parts
 from cadenza.core.faults import FaultKind
 from cadenza.observe import findings, minutes
 from cadenza.observe.facts import Facts
-from cadenza.observe.findings import counted_in_an_hour, is_true, noted, routes_with, takes_long
+from cadenza.observe.findings import counted_in_an_hour, is_true, routes_with, takes_long
 from cadenza.observe.problem import Problem, Rule
 
 OF_THE_CORE = (
@@ -109,13 +109,6 @@ OF_THE_CORE = (
         findings.disk_full,
     ),
     Rule(
-        "webhook_fails",
-        "page",
-        "The payments webhook fails.",
-        "Check webhook_secret_env in [payments.stripe] against the provider's page of the webhook.",
-        findings.webhook,
-    ),
-    Rule(
         "store_slow",
         "ticket",
         "The store is slow.",
@@ -151,12 +144,6 @@ OF_THE_CORE = (
         findings.credit_short,
     ),
     Rule(
-        "margin_negative",
-        "ticket",
-        "A class costs more than it is charged.",
-        "Raise its price with 'cadenza class price', or change its route; 'cadenza margin' has the sums.",
-    ),
-    Rule(
         "usage_doubtful",
         "ticket",
         "A provider reports impossible token counts.",
@@ -170,7 +157,6 @@ OF_THE_CORE = (
         "cadenza_grounding_failures_total says why by its reason; 'cadenza doctor' asks the engine.",
         findings.search,
     ),
-    Rule("mail_fails", "ticket", "E-mail is not sent.", "Check [mail] and the mail server.", noted("mail_fails")),
     Rule(
         "log_dropped",
         "ticket",

@@ -21,11 +21,14 @@ Module = Literal[
     "kind",  # of provider, as `KIND`: what is usual for it
     "settings",  # the tables of the config that it owns
     "run",  # beside the service, from its start to its end
-    "open",  # what stands behind an address
+    "open",  # what stands behind an address, or at a provider
     "commands",  # of the command line; "ledger close" is its function `ledger_close`
     "pages",  # what it adds to the site, which alone loads it
     "checks",  # what `cadenza doctor` looks at
+    "screen",  # its lines when a service starts
     "problems",  # the rules that find what is wrong with it
+    "cases",  # its places for content, as `AUDIT`, for the retention audit
+    "proof",  # that closed months are unchanged, for `cadenza ledger check --all`
     "contents",  # everything that a server has, for the retention audit
     "move",  # a store from SQLite to this one
 ]
@@ -40,9 +43,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     packages: tuple[str, ...] = ()  # of its extra
-    owns: tuple[
-        str, ...
-    ] = ()  # the beginnings of what leads to it, such as "postgresql:", "[observe]" or "kind embedded"
+    owns: tuple[str, ...] = ()  # the beginnings of what leads to it: "[observe]", "kind embedded", "/v1/messages"
     commands: Mapping[str, str] = {}  # the words of each, and its sentence in the help
     heading: str = ""  # in the help, of its commands of one word
     has: frozenset[Module] = frozenset()
@@ -93,10 +94,25 @@ PARTS = (
         has=frozenset({"open", "checks", "problems", "contents"}),
     ),
     Part(
+        name="protocols",
+        owns=("/v1/messages", "/v1/responses", "/openai"),
+        has=frozenset({"run", "cases"}),
+        is_default=True,
+    ),
+    Part(
         name="otlp",
         packages=("opentelemetry.proto",),
         owns=("[observe]",),
-        has=frozenset({"settings", "run"}),
+        has=frozenset({"settings", "run", "cases"}),
+    ),
+    Part(
+        name="grounding",
+        packages=("idna", "pypdfium2"),
+        owns=("[grounding]",),
+        commands={"memory": "Notes that the replies to an account may use."},
+        heading="Accounts and keys",
+        has=frozenset({"settings", "run", "commands", "pages", "checks", "screen", "cases"}),
+        is_default=True,
     ),
     Part(
         name="embedded",
@@ -107,8 +123,46 @@ PARTS = (
         is_default=True,
     ),
     Part(
-        name="retention",
+        name="mail",
+        packages=("aiosmtplib",),
+        owns=("[mail]",),
+        has=frozenset({"settings", "run", "checks", "problems"}),
+    ),
+    Part(
+        name="payments",
+        owns=("[payments]",),
+        commands={
+            "voucher": "Vouchers: codes that give credit once.",
+            "account credit": "Add credit to an account: an amount of dollars, like 5.00.",
+            "refund": "Refund a request, or record that a bank transfer was sent back: all of it or a part.",
+        },
+        heading="Money",
+        has=frozenset({"settings", "run", "open", "commands", "pages", "problems"}),
+    ),
+    Part(
+        name="books",
+        commands={
+            "margin": "Show what requests earned, what providers charge for them, and the difference.",
+            "reconcile": "Compare the bill of a provider with our own counts, by day and model.",
+            "report": "Show reports over all accounts.",
+            "ledger close": "Close a month that is over: nothing in it can change any more.",
+            "ledger verify": "Compute the hash of a closed month again.",
+        },
+        heading="Money",
+        has=frozenset({"commands", "pages", "proof", "problems"}),
+    ),
+    Part(
+        name="evaluation",
         packages=("jsonschema_rs",),
+        owns=("gate",),
+        commands={
+            "class evaluate": "Compare a candidate with what serves a class, on a suite of cases.",
+            "class suite": "Suites: files of cases with which classes are evaluated.",
+        },
+        has=frozenset({"open", "commands", "pages", "cases"}),
+    ),
+    Part(
+        name="retention",
         commands={
             "retention": "What stays of the content that was sent.",
             "audit retention": "Send random words as content, in every place where content can be, and search for them "
@@ -117,7 +171,6 @@ PARTS = (
         heading="Maintain",
         has=frozenset({"commands"}),
     ),
-    Part(name="grounding", has=frozenset({"pages"}), is_default=True),
 )
 
 TABLES = [table for part in PARTS for table in part.tables]
@@ -125,8 +178,8 @@ TABLES = [table for part in PARTS for table in part.tables]
 
 def find(wanted: str) -> Part | None:
     """The part to which this address or command belongs."""
-    owned = ((own, part) for part in PARTS for own in (*part.owns, *part.commands))
-    return next((part for own, part in owned if wanted.startswith(own)), None)
+    owned = ((own, part) for part in PARTS for own in (*part.owns, *(f"{words} " for words in part.commands)))
+    return next((part for own, part in owned if f"{wanted} ".startswith(own)), None)
 
 
 def having(module: Module) -> Iterator[Part]:

@@ -5,6 +5,8 @@ from typing import Literal
 
 import msgspec
 
+from cadenza.config import Settings
+
 State = Literal["ok", "warning", "fault"]
 
 
@@ -22,5 +24,6 @@ class Check(msgspec.Struct, frozen=True):
         return ""
 
 
-CheckSharedState = Callable[[str], Awaitable[Check]]
+Checks = Callable[[Settings], Awaitable[list[Check]]]  # of a part
+Screen = Callable[[Settings], list[tuple[str, str]]]  # lines of a part on the start screen: a name and a text
 OfferModel = Callable[[], bool]  # asks whether to install the built-in model; True once it is

@@ -1,4 +1,4 @@
-"""What `cadenza doctor` checks without a provider: secrets, store, shared state, region, keys, metrics and search.
+"""What `cadenza doctor` checks without a provider: secrets, store, region, keys, metrics, and what parts look at.
 
 The store is neither created nor migrated. The one write to it changes nothing.
 """
@@ -13,18 +13,16 @@ from typing import TypeVar
 
 from cadenza import clock, parts
 from cadenza.config import Settings
-from cadenza.config.build import search_options
 from cadenza.config.settings import DEFAULT_PRICES, SITE_KEY_VARIABLE, ServerSettings
 from cadenza.control.prices import read_schedules, say_unused
 from cadenza.control.store.prepare import require_store
 from cadenza.fleet.presence import is_registered
 from cadenza.fleet.shared import MEMORY
 from cadenza.http.headers import is_local
-from cadenza.parts.grounding.search.engines.build import build_web_engine, probe
 from cadenza.store.address import open_store
 from cadenza.store.migrate import schema_state
 from cadenza.store.store import Store, StoreRefused, StoreUnavailable, check_write, compare_clocks
-from cadenza.terminal.checks import Check, CheckSharedState
+from cadenza.terminal.checks import Check
 
 FREE_BYTES_MIN = 16 * 1024 * 1024  # a new store takes less than one; its write-ahead log may grow to this
 CLOCKS_DIFFER_S = 1.0
@@ -42,12 +40,12 @@ async def check_installation(settings: Settings) -> list[Check]:
         *(Check("extras", "fault", missing) for missing in settings.missing_extras),
         await check_store(settings.store.url),
         *await check_clock(settings.store.url),
-        await check_shared_state(settings.shared_state.url),
+        *check_shared_state(settings.shared_state.url),
         check_region(settings.store.region),
         check_site_key(settings),
         check_metrics(settings.server),
-        await check_search(settings),
         *await check_prices(settings),
+        *[check for part in parts.having("checks") for check in await part.load("checks").checks(settings)],
     ]
 
 
@@ -134,13 +132,9 @@ def _fault(found: str, todo: str) -> Check:
     return Check("store", "fault", found, todo or "The service refuses requests while its store is down.")
 
 
-async def check_shared_state(url: str) -> Check:
-    if url == MEMORY:
-        return Check("shared", "ok", "rates and slots are counted in each process")
-    part = parts.find(url)
-    assert part, url
-    check: CheckSharedState = part.load("checks").check_shared_state
-    return await check(url)
+def check_shared_state(url: str) -> list[Check]:
+    """A part checks that of its addresses."""
+    return [Check("shared", "ok", "rates and slots are counted in each process")] if url == MEMORY else []
 
 
 async def check_prices(settings: Settings) -> list[Check]:
@@ -177,17 +171,3 @@ def check_metrics(server: ServerSettings) -> Check:
         return Check("metrics", "ok", "open to programs on this machine")
     todo = "Set metrics_token_env in [server]: behind a proxy on this machine, anyone may pass for a local program."
     return Check("metrics", "warning", f"the service listens on {server.host}, and /metrics has no token", todo)
-
-
-async def check_search(settings: Settings) -> Check:
-    search = settings.grounding.search
-    if search.engine == "off":
-        return Check("search", "ok", "off: the config names no engine")
-    if search.api_key_env and not search.api_key:
-        return Check("search", "warning", f"{search.engine} was not asked: its key is not set")
-    engine = build_web_engine(search_options(search))
-    try:
-        found = await probe(engine)
-    finally:
-        await engine.close()
-    return Check("search", "ok" if found.works else "fault", found.detail)

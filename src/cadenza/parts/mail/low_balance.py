@@ -3,10 +3,13 @@
 Every process checks once a minute. If the mail server fails, it is logged, and the next check tries again.
 """
 
+from collections.abc import Callable
+
+from cadenza.core.email import Email
 from cadenza.core.money import format_dollars
 from cadenza.ledger import low_balances
 from cadenza.observe import Log
-from cadenza.parts.mail.outbox import Email, Send, SendFailed
+from cadenza.parts.mail.outbox import Send, SendFailed
 from cadenza.store.store import Store
 from cadenza.store.tables.accounts import Account
 
@@ -15,13 +18,13 @@ NOTICES_MAX = 100  # in one check
 
 
 class LowBalanceNotices:
-    """The notices of one process."""
+    """The notices of one process. `site_url` returns the address of the site, if there is one."""
 
-    def __init__(self, store: Store, send: Send, log: Log, base_url: str | None) -> None:
+    def __init__(self, store: Store, send: Send, log: Log, site_url: Callable[[], str | None]) -> None:
         self._store = store
         self._send = send
         self._log = log
-        self._base_url = base_url
+        self._site_url = site_url
 
     async def poll(self, now_ms: int) -> int:
         """Notify the owners of all accounts whose balance became low. Return how many were notified."""
@@ -40,11 +43,11 @@ class LowBalanceNotices:
         return told
 
     def _write(self, account: Account) -> Email:
-        where = f"{self._base_url}/credit" if self._base_url else "the page Credit of the platform"
+        where = f": {site}/credit" if (site := self._site_url()) else "."
         left = format_dollars(account.balance_nano)
         text = (
             f"Your account {account.email} has {left} dollars of credit left.\n"
             "When it is used up, requests are refused with status 402.\n\n"
-            f"Add credit, or change when you get this message: {where}\n"
+            f"Add credit, or change when you get this message{where}\n"
         )
         return Email(account.email, f"Your credit is low: {left} dollars", text)

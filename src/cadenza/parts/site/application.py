@@ -28,7 +28,6 @@ from cadenza.core.public import to_public
 from cadenza.core.query import read_query
 from cadenza.core.rates import Rate
 from cadenza.fleet.limits import network_limits, release, take_all
-from cadenza.parts.payments.stripe import Stripe
 from cadenza.parts.site.account.archive_turns import ArchiveTurns
 from cadenza.parts.site.account.proof import check_proof, to_confirm_page
 from cadenza.parts.site.cookies import ANONYMOUS, CSRF_HEADER, SESSION_COOKIE
@@ -93,7 +92,7 @@ Serve = Callable[[Request], Awaitable[Response]]
 
 
 def build_site(parts: SiteParts) -> Starlette:
-    assets, store, stripe = Assets(), parts.gateway.store, parts.settings.stripe
+    assets, store = Assets(), parts.gateway.store
     document, renderer, signer = build_document(SITE.routes), Renderer(assets, SITE.tabs), Signer(store)
     sealer = Sealer(store, parts.settings.secret_key)
     if not sealer.has_key:
@@ -111,8 +110,7 @@ def build_site(parts: SiteParts) -> Starlette:
         reference=Reference(document, renderer),
         sign_ins=SignIns(store, parts.rates, PasswordWork(), signer, sealer),
         passkeys=Passkeys(store, signer),
-        mailer=Mailer(store, parts.rates, parts.outbox) if parts.outbox else None,
-        payments=Stripe(stripe) if stripe else None,
+        mailer=Mailer(store, parts.rates, parts.post) if parts.post else None,
         log_eraser=LogEraser(store),
         erasures=Erasures(store),
         archive_turns=ArchiveTurns(),

@@ -1,19 +1,18 @@
 """The settings of the site, and what the composition root passes to it. Imports no page and no web framework."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 import msgspec
 
 from cadenza.control.classes import ClassRules
+from cadenza.core.email import Post
 from cadenza.core.retention import USUAL_LIMITS, RetentionLimits
 from cadenza.fleet.shared import Rates
 from cadenza.gateway.gateway import Gateway
 from cadenza.observe import Log
 from cadenza.observe.minutes import MinuteRing
 from cadenza.observe.worker_metrics import ReadMetrics
-from cadenza.parts.mail.outbox import Outbox
-from cadenza.parts.payments.stripe import StripeAccess
 from cadenza.parts.site.chat.markdown.process import MarkdownRenderer
 from cadenza.server.service_health import ServiceHealth
 
@@ -27,7 +26,6 @@ class SiteSettings(msgspec.Struct, frozen=True):
     opening_credits_per_hour: int = 100
     region: str | None = None
     has_config: bool = True  # False: the embedded model serves every class
-    stripe: StripeAccess | None = None
     secret_key: str | None = None
     retention: RetentionLimits = USUAL_LIMITS
 
@@ -44,4 +42,5 @@ class SiteParts(msgspec.Struct, frozen=True, kw_only=True):
     minutes: MinuteRing
     health: ServiceHealth
     markdown: MarkdownRenderer
-    outbox: Outbox | None  # None: no e-mail is sent
+    post: Post | None  # None: no e-mail is sent
+    made: Mapping[type, object]  # by parts in their `run`, for their pages

@@ -21,28 +21,24 @@ from cadenza.parts.site.account import (
 from cadenza.parts.site.chat import page as chat
 from cadenza.parts.site.docs import pages as docs
 from cadenza.parts.site.joining import Pages, join
-from cadenza.parts.site.money import activity, credit, payments, statement, usage
+from cadenza.parts.site.money import activity, credit, statement, usage
 from cadenza.parts.site.operator import (
     accounts,
     audit_log,
     classes,
     ledger,
     load,
-    margins,
-    months,
     overview,
     requests,
     search,
-    vouchers,
 )
 from cadenza.parts.site.operator import keys as operator_keys
 from cadenza.parts.site.render import NOTES, Tab
 
 SIGN_IN = (sign_in, proof, sign_up, links, passkeys, second_factor)
 ACCOUNT = (*SIGN_IN, keys, preferences, security, archive, tokens)
-MONEY = (usage, activity, credit, payments, statement)
-OPERATOR_MONEY = (vouchers, margins, ledger, months)
-OPERATOR = (overview, load, search, accounts, requests, operator_keys, classes, *OPERATOR_MONEY, audit_log)
+MONEY = (usage, activity, credit, statement)
+OPERATOR = (overview, load, search, accounts, requests, operator_keys, classes, ledger, audit_log)
 MODULES = (home, *ACCOUNT, chat, *MONEY, docs, *OPERATOR)
 OWN = Pages(
     routes=tuple(one for module in MODULES for one in module.ROUTES),
@@ -57,9 +53,7 @@ OWN = Pages(
         Tab("/operator/search", "Search"),
         Tab("/operator/accounts", "Accounts"),
         Tab("/operator/keys", "Keys"),
-        Tab("/operator/vouchers", "Vouchers"),
         Tab("/operator/classes", "Classes"),
-        Tab("/operator/margins", "Margins"),
         Tab("/operator/ledger", "Ledger"),
         Tab("/operator/audit-log", "Audit log"),
     ),

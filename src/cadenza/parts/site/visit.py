@@ -18,10 +18,10 @@ from cadenza import clock
 from cadenza.control.account.erasure import Erasures
 from cadenza.control.operator import UseHistory
 from cadenza.core.mistakes import describe_mistake
+from cadenza.core.orders import fields_of
 from cadenza.core.rates import Rate
 from cadenza.core.records import Operator, Owner
 from cadenza.pace import Pace
-from cadenza.parts.payments.payments import PaymentProvider
 from cadenza.parts.site.account.archive_turns import ArchiveTurns
 from cadenza.parts.site.cookies import (
     CSRF_HEADER,
@@ -55,6 +55,7 @@ FORM = "application/x-www-form-urlencoded"
 SAFE_METHODS = ("GET", "HEAD")
 
 T = TypeVar("T", bound=msgspec.Struct)
+Made = TypeVar("Made")
 
 
 class Panel(msgspec.Struct, frozen=True):
@@ -81,11 +82,15 @@ class WebContext(SiteParts, frozen=True, kw_only=True):
     sign_ins: SignIns
     passkeys: Passkeys
     mailer: Mailer | None
-    payments: PaymentProvider | None  # None: no payment by card
     log_eraser: LogEraser
     erasures: Erasures
     archive_turns: ArchiveTurns
     export_pace: Pace = msgspec.field(default_factory=Pace)  # of all files and archives that are downloaded
+
+    def of(self, kind: type[Made]) -> Made | None:
+        """What a part has made in its `run`, for its pages."""
+        made = self.made.get(kind)
+        return made if isinstance(made, kind) else None
 
     def send_notice(self, to: str, notice: EmailText, detail: str = "") -> None:
         """Notify the owner of an account of a change by e-mail, if e-mail is configured."""
@@ -228,6 +233,13 @@ class Visit:
         values = {name: found if name in lists else found[0] for name, found in fields.items()}
         in_path = {name: text for name, text in self.request.path_params.items() if name in kind.__struct_fields__}
         return self.convert(values | in_path, kind)
+
+    async def order_form(self, kind: type[msgspec.Struct]) -> dict[str, Any]:
+        """What was typed into the form of an order. Unknown fields are refused."""
+        fields, known = await self.fields(), {one.name: one for one in fields_of(kind)}
+        if unknown := fields.keys() - known:
+            raise BadForm(f"The form has no field {min(unknown)}.")
+        return {name: found if known[name].is_list else found[0] for name, found in fields.items()}
 
     async def fields(self) -> dict[str, list[str]]:
         """The fields of a form of one of our own pages. They are checked once: a proof makes a new token.

@@ -73,10 +73,10 @@ class WebChat:
 
     def __init__(self, log: Log, base_url: str | None, retention: RetentionLimits) -> None:
         self.markdown = MarkdownRenderer(log)
-        self.endpoints = {
-            PATH: Endpoint("web_chat", ("POST",), "inference", self._serve, self._identify, HEADERS),
-            FILE_PATH: Endpoint("web_file", ("POST",), "inference", measure_file, self._identify, HEADERS),
-        }
+        self.endpoints = (
+            Endpoint(PATH, "web_chat", ("POST",), "inference", self._serve, self._identify, HEADERS, is_chat=True),
+            Endpoint(FILE_PATH, "web_file", ("POST",), "inference", measure_file, self._identify, HEADERS),
+        )
         self._base_url = base_url
         self._retention = retention
 
@@ -119,13 +119,13 @@ class WebChat:
 
 async def measure_file(gateway: Gateway, request: ApiRequest) -> None:
     """How large a file is. The body is its bytes, and the query parameter `name` is its name."""
-    if not gateway.grounder.settings.attachments:
+    if not (measure := gateway.grounder.offer().measure):
         raise InvalidRequest("Files are not read by this service.")
     upload = Upload(gateway.uploads, request.principal, request.snapshot.catalogue.least_nano)
     data = bytes(await read_body(request.exchange, upload))  # 413 402 408 429
     try:
         name = request.query.get("name", "")
-        size = await gateway.grounder.measure_file(request.principal.account_id, name, data)
+        size = await measure(request.principal.account_id, name, data)
     except InvalidRequest as error:
         raise in_plain_words(error, _windows(request)) from None
     request.answers.send_json(msgspec.json.encode(FileMeasured(size.parts, size.tokens, size.least_tokens)))

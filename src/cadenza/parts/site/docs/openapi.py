@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from cadenza.core.orders import describe_fields
 from cadenza.core.public import public_type
 from cadenza.parts import PARTS
 from cadenza.parts.site.cookies import CSRF_HEADER, SESSION_COOKIE
@@ -84,7 +85,7 @@ def build_document(routes: Iterable[Page | ApiEndpoint]) -> ApiDocument:
 
 
 def _complete_types(value: object) -> None:
-    """Add what client generators do not infer: the type of an enum, and that an integer has 64 bits."""
+    """Add what client generators do not infer: the type of an enum, that an integer has 64 bits, what a pair has."""
     if isinstance(value, dict):
         if "enum" in value and "type" not in value:
             words = [word for word in value["enum"] if word is not None]
@@ -95,6 +96,8 @@ def _complete_types(value: object) -> None:
                 value["type"] = "string"
         if "integer" in (value.get("type"), *_listed(value.get("type"))):
             value.setdefault("format", "int64")
+        if pair := value.get("prefixItems"):
+            value["items"] = pair[0]
         for part in value.values():
             _complete_types(part)
     for part in _listed(value):
@@ -129,6 +132,7 @@ def _describe(endpoints: list[ApiEndpoint], taken: dict[str, Any]) -> tuple[dict
     types = list(dict.fromkeys(described))
     found, schemas = msgspec.json.schema_components(types, ref_template=SCHEMAS + "{name}")
     by_type = dict(zip(types, found, strict=True))
+    describe_fields([one.takes for one in endpoints if one.takes], schemas)
     paths: dict[str, dict[str, Any]] = {}
     for one in endpoints:
         operation = _operation(one, by_type, schemas)
