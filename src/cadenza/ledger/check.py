@@ -21,13 +21,13 @@ from cadenza.store.statements import Statement
 from cadenza.store.store import Store
 from cadenza.store.tables.metered import KEY, OF_REQUEST, SUMS
 
-# What stands in braces is filled in below: `metered` and `charges` are the metering rows and entries that are read, and
-# `summed` are the amounts that add up to the balances. Both databases run these queries once and keep the result,
-# because several rules use each. `suspects` are the metering rows that break a rule together with their charge, if any. If
-# there are none, each metering row with costs has a charge. Then, if there are as many charges as metering rows with
-# one, no charge is without a metering row and none is the second of its request. So the rules about that look for such
-# charges only if there is a row of `doubts`. Metering rows that began before `kept_since`, and whose ids are below
-# `first_kept_id`, may have been removed: only the sums by day are left of them.
+# What stands in braces is filled in below: `metered` and `charges` are the metering rows and entries that are read,
+# and `summed` are the amounts that add up to the balances. Both databases run these queries once and keep the result,
+# because several rules use each. `suspects` are the metering rows that break a rule together with their charge, if
+# any. If there are none, each metering row with costs has a charge. Then, if there are as many charges as metering
+# rows with one, no charge is without a metering row and none is the second of its request. So the rules about that
+# look for such charges only if there is a row of `doubts`. Metering rows that began before `kept_since`, and whose
+# ids are below `first_kept_id`, may have been removed: only the sums by day are left of them.
 PASSES = {
     "sums": """
         SELECT account_id, SUM(amount_nano) AS total, SUM(granted_nano) AS granted, SUM({charged}) AS charged
