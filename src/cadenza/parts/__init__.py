@@ -27,6 +27,8 @@ Module = Literal[
     "checks",  # what `cadenza doctor` looks at
     "screen",  # its lines when a service starts
     "problems",  # the rules that find what is wrong with it
+    "cases",  # its places for content, as `AUDIT`, for the retention audit
+    "proof",  # that closed months are unchanged, for `cadenza ledger check --all`
     "contents",  # everything that a server has, for the retention audit
     "move",  # a store from SQLite to this one
 ]
@@ -93,15 +95,15 @@ PARTS = (
     ),
     Part(
         name="protocols",
-        owns=("/v1/messages", "/v1/responses", "/openai/"),
-        has=frozenset({"run"}),
+        owns=("/v1/messages", "/v1/responses", "/openai"),
+        has=frozenset({"run", "cases"}),
         is_default=True,
     ),
     Part(
         name="otlp",
         packages=("opentelemetry.proto",),
         owns=("[observe]",),
-        has=frozenset({"settings", "run"}),
+        has=frozenset({"settings", "run", "cases"}),
     ),
     Part(
         name="grounding",
@@ -109,7 +111,7 @@ PARTS = (
         owns=("[grounding]",),
         commands={"memory": "Notes that the replies to an account may use."},
         heading="Accounts and keys",
-        has=frozenset({"settings", "run", "commands", "pages", "checks", "screen"}),
+        has=frozenset({"settings", "run", "commands", "pages", "checks", "screen", "cases"}),
         is_default=True,
     ),
     Part(
@@ -124,7 +126,7 @@ PARTS = (
         name="mail",
         packages=("aiosmtplib",),
         owns=("[mail]",),
-        has=frozenset({"settings", "run", "problems"}),
+        has=frozenset({"settings", "run", "checks", "problems"}),
     ),
     Part(
         name="payments",
@@ -138,6 +140,18 @@ PARTS = (
         has=frozenset({"settings", "run", "open", "commands", "pages", "problems"}),
     ),
     Part(
+        name="books",
+        commands={
+            "margin": "Show what requests earned, what providers charge for them, and the difference.",
+            "reconcile": "Compare the bill of a provider with our own counts, by day and model.",
+            "report": "Show reports over all accounts.",
+            "ledger close": "Close a month that is over: nothing in it can change any more.",
+            "ledger verify": "Compute the hash of a closed month again.",
+        },
+        heading="Money",
+        has=frozenset({"commands", "pages", "proof", "problems"}),
+    ),
+    Part(
         name="evaluation",
         packages=("jsonschema_rs",),
         owns=("gate",),
@@ -145,7 +159,7 @@ PARTS = (
             "class evaluate": "Compare a candidate with what serves a class, on a suite of cases.",
             "class suite": "Suites: files of cases with which classes are evaluated.",
         },
-        has=frozenset({"open", "commands", "pages"}),
+        has=frozenset({"open", "commands", "pages", "cases"}),
     ),
     Part(
         name="retention",

@@ -1,17 +1,7 @@
-"""Where content can be in a request of the Messages API and of the Responses API: templates of bodies, by the place."""
-
-from typing import Any
+"""Where content can be in requests of these protocols, for the retention audit: templates of bodies, by the place."""
 
 from cadenza.parts.retention.canaries import TEXT, WORD, Template
-
-CHAT = "POST /v1/chat/completions"
-MESSAGES = "POST /v1/messages"
-RESPONSES = "POST /v1/responses"
-FILLER = "You need not answer this. " * 4000  # a body of such a size is parsed in a child process
-HELLO = {"role": "user", "content": "Hello."}
-SCHEMA = {"type": "object", "properties": {WORD: {"type": "string", "description": TEXT}}}
-
-Fields = dict[str, Any]
+from cadenza.parts.retention.case import FILLER, HELLO, SCHEMA, CaseStep, Fields, PartAudit, chat
 
 
 def message(content: Template = "Hello.", **fields: Template) -> Fields:
@@ -75,3 +65,17 @@ RESPONSE_BODIES = {
     "max_output_tokens of a wrong type": response(max_output_tokens=TEXT),
     "model": response(model=WORD),
 }
+
+DEPLOYMENTS = "POST /openai/deployments"
+
+AUDIT = PartAudit(
+    {
+        "messages, count: user message": [CaseStep("POST /v1/messages/count_tokens", message(TEXT))],
+        "path: deployment": [CaseStep(f"{DEPLOYMENTS}/auto/chat/completions?api-version={WORD}", chat(TEXT))],
+        "path: unknown deployment": [CaseStep(f"{DEPLOYMENTS}/{WORD}/chat/completions", chat(TEXT))],
+    },
+    chats={
+        "messages": ("POST /v1/messages", MESSAGE_BODIES),
+        "responses": ("POST /v1/responses", RESPONSE_BODIES),
+    },
+)
