@@ -59,10 +59,6 @@ from cadenza.parts.grounding.search.web_search import WebSearch
 from cadenza.parts.grounding.wanted import GroundingOptions
 from cadenza.parts.mail.low_balance import POLL_INTERVAL_S, LowBalanceNotices
 from cadenza.parts.mail.outbox import Outbox
-from cadenza.parts.payments.stripe import StripeAccess
-from cadenza.parts.site.asgi import AsgiAdapter, AsgiApp
-from cadenza.parts.site.chat.stream import WebChat
-from cadenza.parts.site.settings import SiteParts, SiteSettings
 from cadenza.process import memory_room
 from cadenza.routing.catalogue import Catalogue, ServedClass, Snapshot
 from cadenza.routing.prompt import Character
@@ -81,7 +77,6 @@ FIXED_SECTIONS = (
     "server",
     "store",
     "shared_state",
-    "platform",
     "mail",
     "payments",
     "retention",
@@ -106,10 +101,8 @@ class App:
         token = settings.server.metrics_token
         self._workers = WorkerMetrics(observer.metrics, workers_folder) if workers_folder else None
         render = self._workers.render if self._workers else None
-        names = HostNames(settings.platform.base_url)
-        self._chat = WebChat(log, settings.platform.base_url, settings.retention)
+        names = HostNames(settings.site_url)
         self._outbox = Outbox(build_send(settings.mail), log) if settings.mail else None
-        self._pages = AsgiAdapter(self._build_pages, log)
         self._started = AsyncExitStack()
         self._retiring: set[asyncio.Task[None]] = set()
         self._minutes = MinuteRing()
@@ -146,30 +139,9 @@ class App:
     async def _serve_page(self, exchange: Exchange) -> None:
         self.gateway.in_flight.key_digests[exchange] = NO_KEY
         try:
-            await self._pages.serve(exchange)
+            await self._service.serve_page(exchange)
         finally:
             self.gateway.in_flight.end(exchange)
-
-    def _build_pages(self) -> AsgiApp:
-        """The site is imported with its first page: a service that only serves the API does without it."""
-        from cadenza.parts.site.application import build_site  # noqa: PLC0415 import time
-
-        site = build_site(
-            SiteParts(
-                gateway=self.gateway,
-                rates=self._shared.rates,
-                log=self._log,
-                settings=site_settings(self._settings),
-                class_rules=lambda class_id: class_rules(self._settings, class_id),
-                read_metrics=self._read_metrics,
-                minutes=self._minutes,
-                health=self._health,
-                markdown=self._chat.markdown,
-                outbox=self._outbox,
-            )
-        )
-        gc.freeze()  # as after the start: a full collection would take 60 ms more
-        return site
 
     async def _read_metrics(self) -> list[Family]:
         """The metrics of all workers, or of this process if it is the only one."""
@@ -209,7 +181,7 @@ class App:
         if self._workers:
             await stack.enter_async_context(self._workers.running())
         stack.push_async_callback(self._store.close)
-        self._endpoints = ENDPOINTS | self._chat.endpoints
+        self._endpoints = dict(ENDPOINTS)
         await prepare_store(self._store, self._log_backup)
         epoch = await epochs.current(self._store, epochs.CLASSES)  # first: a later change is seen as a later epoch
         self.gateway = await self._build_gateway()
@@ -217,7 +189,6 @@ class App:
         await stack.enter_async_context(running(asyncio.to_thread(self.gateway.dispatcher.tokenizer.load)))
         await self._shared.start()
         stack.push_async_callback(self._shared.stop)
-        stack.push_async_callback(self._chat.markdown.stop)
         await self._presence.start()
         stack.push_async_callback(self._presence.stop)
         if self._store.process_locks:
@@ -230,7 +201,7 @@ class App:
         await self._keep_writing(stack, self.gateway.key_use)
         if self._settings.mail and self._outbox:
             stack.push_async_callback(self._outbox.stop)
-            send, base_url = build_send(self._settings.mail), self._settings.platform.base_url
+            send, base_url = build_send(self._settings.mail), self._settings.site_url
             notices = LowBalanceNotices(self._store, send, self._log, base_url)
             await stack.enter_async_context(
                 running(repeat(lambda: notices.poll(clock.now_ms()), POLL_INTERVAL_S, self._log))
@@ -263,6 +234,8 @@ class App:
             minutes=self._minutes,
             read_metrics=self._read_metrics,
             class_rules=lambda class_id: class_rules(self._settings, class_id),
+            endpoints=self._endpoints,
+            post=self._outbox.post if self._outbox else None,
         )
         for part in parts.having("run"):
             if part.is_default or self._settings.tables.keys() & part.tables:
@@ -465,21 +438,6 @@ def open_shared_state(settings: Settings, observer: Observer) -> SharedState:
     assert part, "the config has checked it"
     opened: OpenSharedState = part.load("open").open_shared_state
     return opened(settings.shared_state.url, settings.server.workers, observer)
-
-
-def site_settings(settings: Settings) -> SiteSettings:
-    site = settings.platform
-    return SiteSettings(
-        base_url=site.base_url,
-        sign_up=site.sign_up,
-        opening_credit_nano=site.opening_credit_nano,
-        opening_credits_per_hour=site.opening_credits_per_hour,
-        region=settings.store.region,
-        has_config=settings.source is not None,
-        stripe=msgspec.convert(settings.payments.stripe, StripeAccess | None, from_attributes=True),
-        secret_key=site.secret_key,
-        retention=settings.retention,
-    )
 
 
 def build_grounder(settings: Settings, store: Store, observer: Observer) -> Grounder:

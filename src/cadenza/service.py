@@ -1,19 +1,23 @@
 """What a part gets of a service that starts, and what it may put in place of the core's plain defaults."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 
 import msgspec
 
 from cadenza.config import Settings
 from cadenza.control.classes import ClassRules
+from cadenza.core.email import Post
 from cadenza.fleet.presence import Presence
 from cadenza.fleet.shared import SharedState
 from cadenza.gateway.api import ServeApi, serve_api
+from cadenza.gateway.endpoints import Endpoint
 from cadenza.gateway.gateway import Gateway
+from cadenza.http.exchange import Exchange
 from cadenza.observe import Log, Observer
 from cadenza.observe.minutes import MinuteRing
 from cadenza.observe.worker_metrics import ReadMetrics
+from cadenza.server.probes import refuse_page
 from cadenza.server.service_health import ServiceHealth
 from cadenza.store.store import Store
 
@@ -32,7 +36,10 @@ class Service(msgspec.Struct, kw_only=True):
     minutes: MinuteRing
     read_metrics: ReadMetrics  # of all worker processes
     class_rules: Callable[[str], ClassRules]  # what the config says about a class, as it was last read
+    endpoints: dict[str, Endpoint]  # of the gateway, by their paths
     serve_api: ServeApi = serve_api  # the requests under /v1
+    serve_page: Callable[[Exchange], Awaitable[None]] = refuse_page  # all other requests
+    post: Post | None = None  # for e-mails; None: none is sent
 
 
 Run = Callable[[Service], AbstractAsyncContextManager[None]]  # of a part, from the start of the service to its end

@@ -7,6 +7,7 @@ import pytest
 
 from cadenza.control.money.credit import correct_credit, set_low_balance
 from cadenza.control.money.statement import export_statement, read_statement, sum_entries
+from cadenza.core.email import Email
 from cadenza.core.errors import ControlError
 from cadenza.core.records import COMMAND_LINE, Usage
 from cadenza.core.spans import Span
@@ -14,7 +15,7 @@ from cadenza.ledger import check, credit
 from cadenza.ledger.rules import Held
 from cadenza.observe import make_log
 from cadenza.parts.mail.low_balance import LowBalanceNotices
-from cadenza.parts.mail.outbox import Email, SendFailed
+from cadenza.parts.mail.outbox import SendFailed
 from cadenza.store.schema import entries
 from cadenza.store.store import Store
 from cadenza.store.tables import accounts

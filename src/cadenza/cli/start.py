@@ -158,7 +158,7 @@ async def _make_demo(store: Store, *, with_key: bool) -> tuple[str, str] | None:
 
 
 def _print_screen(settings: Settings, base_url: str, found: Prepared) -> None:
-    pages, key = settings.platform.base_url or base_url.removesuffix("/v1"), "$CADENZA_API_KEY"
+    pages, key = settings.site_url or base_url.removesuffix("/v1"), "$CADENZA_API_KEY"
     accounts, has_pages = found.accounts, is_installed("pages")
     lines = [
         ("Pages", f"{pages}/" + (f"   (sign in as {DEMO_EMAIL})" if found.has_new_demo else "")),

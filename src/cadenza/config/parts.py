@@ -5,12 +5,13 @@ from collections.abc import Iterable
 import msgspec
 
 from cadenza.config.settings import MailSettings, ProviderSettings, SearchSettings, Settings
+from cadenza.core.email import Email
 from cadenza.core.records import Route
 from cadenza.core.retention import USUAL_LIMITS, RetentionLimits
 from cadenza.observe import Log
 from cadenza.parts.embedded.upstream import EmbeddedUpstream
 from cadenza.parts.grounding.search.records import SearchOptions
-from cadenza.parts.mail.outbox import Email, Send
+from cadenza.parts.mail.outbox import Send
 from cadenza.upstreams.base import Upstream
 from cadenza.upstreams.dialects import DIALECTS
 from cadenza.upstreams.openai import OpenAIUpstream

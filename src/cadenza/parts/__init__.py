@@ -9,6 +9,7 @@ from importlib import import_module
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from importlib.util import find_spec
+from operator import itemgetter
 from types import ModuleType
 from typing import Literal
 
@@ -106,6 +107,16 @@ PARTS = (
         heading="Maintain",
         has=frozenset({"commands"}),
     ),
+    Part(
+        name="site",
+        packages=(
+            *("cryptography", "jinja2", "latex2mathml", "markdown_it", "nh3", "pygments", "segno", "starlette"),
+            "webauthn",
+        ),
+        owns=("[platform]", "/"),
+        has=frozenset({"settings", "run"}),
+        is_default=True,
+    ),
     Part(name="grounding", has=frozenset({"pages"}), is_default=True),
 )
 
@@ -113,9 +124,9 @@ TABLES = [table for part in PARTS for table in part.tables]
 
 
 def find(wanted: str) -> Part | None:
-    """The part to which this address or command belongs."""
-    owned = ((own, part) for part in PARTS for own in (*part.owns, *part.commands))
-    return next((part for own, part in owned if wanted.startswith(own)), None)
+    """The part to which this address, table, path or command belongs: it owns the longest beginning."""
+    owned = [(len(own), part) for part in PARTS for own in (*part.owns, *part.commands) if wanted.startswith(own)]
+    return max(owned, key=itemgetter(0), default=(0, None))[1]
 
 
 def having(module: Module) -> Iterator[Part]:

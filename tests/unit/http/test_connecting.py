@@ -8,10 +8,10 @@ from ipaddress import IPv4Network, IPv6Network
 
 import pytest
 
+from cadenza.core.email import Email
 from cadenza.http.connecting import Address, connect_to_first, in_turn
 from cadenza.parts.grounding.search.pages.addresses import Network
 from cadenza.parts.grounding.search.records import FetchFailed
-from cadenza.parts.mail.outbox import Email
 from cadenza.parts.mail.smtp import SmtpServer, send_email
 from cadenza.parts.valkey.connection import ValkeyAddress, ValkeyConnection
 from tests.unit.grounding.fetch_site import HOST, Names, fetching

@@ -14,13 +14,14 @@ from typing import TypeVar
 from cadenza import clock, parts
 from cadenza.config import Settings
 from cadenza.config.parts import search_options
-from cadenza.config.settings import DEFAULT_PRICES, SITE_KEY_VARIABLE, ServerSettings
+from cadenza.config.settings import DEFAULT_PRICES, ServerSettings
 from cadenza.control.prices import read_schedules, say_unused
 from cadenza.control.store.prepare import require_store
 from cadenza.fleet.presence import is_registered
 from cadenza.fleet.shared import MEMORY
 from cadenza.http.headers import is_local
 from cadenza.parts.grounding.search.engines.build import build_web_engine, probe
+from cadenza.parts.site.settings import SITE_KEY_VARIABLE, PlatformSettings
 from cadenza.store.address import open_store
 from cadenza.store.migrate import schema_state
 from cadenza.store.store import Store, StoreRefused, StoreUnavailable, check_write, compare_clocks
@@ -161,7 +162,7 @@ def check_region(region: str | None) -> Check:
 
 def check_site_key(settings: Settings) -> Check:
     """The key that encrypts the secrets of authenticator apps. Beside SQLite, the service makes one."""
-    if settings.platform.secret_key:
+    if PlatformSettings.given_in(settings).secret_key:
         return Check("site key", "ok", "from the environment")
     if settings.store.url.startswith("sqlite:"):
         return Check("site key", "ok", "in a file beside the store, which the first authenticator app creates")

@@ -8,21 +8,12 @@ seconds after the process began to stop are lost.
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
-import msgspec
-
+from cadenza.core.email import Compose, Email
 from cadenza.observe import Log, places
 
 QUEUE_MAX = 200
 PAUSES_S = (5.0, 30.0, 120.0, 600.0)  # before each retry
 END_S = 3.0
-
-
-class Email(msgspec.Struct, frozen=True):
-    """An e-mail of plain text."""
-
-    to: str
-    subject: str
-    text: str
 
 
 class SendFailed(Exception):
@@ -34,7 +25,6 @@ class SendFailed(Exception):
         self.retry_helps = retry_helps
 
 
-Compose = Callable[[], Awaitable[Email | None]]
 Send = Callable[[Email], Awaitable[None]]
 
 

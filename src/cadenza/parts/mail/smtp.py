@@ -10,8 +10,9 @@ from typing import Literal
 import aiosmtplib
 import msgspec
 
+from cadenza.core.email import Email
 from cadenza.http.connecting import closed_on_error, connect_to_host
-from cadenza.parts.mail.outbox import Email, SendFailed
+from cadenza.parts.mail.outbox import SendFailed
 
 TIMEOUT_S = 20.0
 PERMANENT_STATUS = 500

@@ -8,9 +8,9 @@ that to the keys which a new password leaves as they are.
 import msgspec
 
 from cadenza.control.account.accounts import normal_email
+from cadenza.core.email import Email, Post
 from cadenza.core.rates import Rate
 from cadenza.fleet.shared import Rates
-from cadenza.parts.mail.outbox import Email, Outbox
 from cadenza.parts.site.sign_in.links import make_link
 from cadenza.parts.site.sign_in.throttle import short_digest
 from cadenza.parts.site.tables.links import LinkKind
@@ -105,10 +105,10 @@ EMAIL_CHANGED = EmailText(
 class Mailer:
     """Queues the e-mails of one site. `now_ms` is the time of the request that asks for the e-mail."""
 
-    def __init__(self, store: Store, rates: Rates, outbox: Outbox) -> None:
+    def __init__(self, store: Store, rates: Rates, post: Post) -> None:
         self._store = store
         self._rates = rates
-        self._outbox = outbox
+        self._post = post
 
     def invite(self, email: str, base_url: str, now_ms: int) -> None:
         """To a person who signs up, or to the owner if the address has an account already."""
@@ -121,7 +121,7 @@ class Mailer:
                 return HAS_ACCOUNT.to(normal, base_url)
             return INVITATION.to(normal, base_url + await self._link("invite", None, normal, now_ms))
 
-        self._outbox.post(write)
+        self._post(write)
 
     def reset(self, email: str, base_url: str, now_ms: int) -> None:
         """To the owner of an account, if there is one and it is not suspended."""
@@ -133,7 +133,7 @@ class Mailer:
                 return None
             return RESET.to(account.email, base_url + await self._link("reset", account.id, account.email, now_ms))
 
-        self._outbox.post(write)
+        self._post(write)
 
     def verify(self, account: Account, base_url: str, now_ms: int) -> None:
         async def write() -> Email | None:
@@ -141,7 +141,7 @@ class Mailer:
                 return None
             return VERIFY.to(account.email, base_url + await self._link("verify", account.id, account.email, now_ms))
 
-        self._outbox.post(write)
+        self._post(write)
 
     def change_email(self, account: Account, email: str, url: str) -> None:
         """The link to the new address, and a notice to the old one, which is always sent."""
@@ -152,8 +152,8 @@ class Mailer:
         async def write_notice() -> Email:
             return NEW_ADDRESS_ASKED.to(account.email)
 
-        self._outbox.post(write)
-        self._outbox.post(write_notice)
+        self._post(write)
+        self._post(write_notice)
 
     def send_notice(self, to: str, notice: EmailText, detail: str = "") -> None:
         """Notify the owner of a change. Each kind of notice to an address has its own rate limit."""
@@ -162,7 +162,7 @@ class Mailer:
             ticket = await self._rates.take(f"notice:{short_digest(notice.subject + to)}", NOTICE_RATE)
             return notice.to(to, detail) if ticket.is_granted else None
 
-        self._outbox.post(write)
+        self._post(write)
 
     async def _may_send(self, email: str) -> bool:
         return (await self._rates.take(f"mail:{short_digest(email)}", ADDRESS_RATE)).is_granted

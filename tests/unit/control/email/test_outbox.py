@@ -5,8 +5,9 @@ import io
 
 import pytest
 
+from cadenza.core.email import Compose, Email
 from cadenza.observe import Log, make_log
-from cadenza.parts.mail.outbox import Compose, Email, Outbox, SendFailed
+from cadenza.parts.mail.outbox import Outbox, SendFailed
 
 LETTER = Email("somebody@example.org", "A subject", "A text")
 

@@ -11,7 +11,8 @@ import pytest
 import trustme
 from aiosmtpd.smtp import SMTP
 
-from cadenza.parts.mail.outbox import Email, SendFailed
+from cadenza.core.email import Email
+from cadenza.parts.mail.outbox import SendFailed
 from cadenza.parts.mail.smtp import SmtpServer, send_email
 from tests.mail_server import Mailbox
 from tests.unit.http.peer import LOCALHOST, refusing_port

@@ -183,7 +183,7 @@ def _fields_of(key: Key) -> LimitFields:
 
 
 def _bounds(visit: Visit) -> dict[str, object]:
-    return {"usual": visit.context.gateway.snapshot.limits.rate, "name_chars_max": NAME_CHARS_MAX}
+    return {"usual": visit.service.gateway.snapshot.limits.rate, "name_chars_max": NAME_CHARS_MAX}
 
 
 ROUTES: Routes = (

@@ -82,7 +82,7 @@ class RedeemedView(msgspec.Struct, frozen=True):
 
 async def credit_page(visit: Visit) -> Response:
     """After a mistake, the message and what was typed are shown in the form at fault."""
-    store, account, stripe = visit.store, visit.account, visit.context.settings.stripe
+    store, account, stripe = visit.store, visit.account, visit.service.settings.payments.stripe
     return visit.page(
         "credit.html",
         pace=await pace(store, account, visit.now_ms),
@@ -118,7 +118,7 @@ async def get_credit(visit: Visit) -> CreditView:
 
 async def redeem(visit: Visit, given: VoucherForm) -> RedeemedView:
     """Take a ticket for a guess first, and give it back unless the code was wrong."""
-    rates, account = visit.context.rates, visit.account
+    rates, account = visit.service.shared.rates, visit.account
     limits = [
         Limit(f"voucher:{account.id}", ACCOUNT_GUESSES),
         *network_limits("voucher:network", visit.address, NETWORK_GUESSES),

@@ -99,7 +99,7 @@ def asking_provider(visit: Visit, failure: str) -> Iterator[PaymentProvider]:
     try:
         yield provider
     except ProviderFailed as error:
-        visit.context.log.error(failure, provider=provider.name, reason=str(error))
+        visit.service.log.error(failure, provider=provider.name, reason=str(error))
         raise ProviderDown from None
 
 
@@ -134,8 +134,8 @@ async def invoice_page(visit: Visit) -> Response:
 
 
 async def stripe_event(visit: Visit) -> Response:
-    provider, log = visit.context.payments, visit.context.log
-    counted = visit.context.gateway.observer.metrics.payment_events
+    provider, log = visit.context.payments, visit.service.log
+    counted = visit.service.gateway.observer.metrics.payment_events
     if provider is None:
         raise Missing
     body = await visit.request.body()

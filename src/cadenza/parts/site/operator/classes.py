@@ -170,7 +170,7 @@ def _class(visit: Visit) -> tuple[str, ClassRules]:
     class_id = visit.path_param("class_id")
     if class_id not in CLASSES:
         raise Missing
-    return class_id, visit.context.class_rules(class_id)
+    return class_id, visit.service.class_rules(class_id)
 
 
 async def _verdicts(visit: Visit, class_id: str) -> list[VerdictFacts]:

@@ -64,8 +64,8 @@ class Step(msgspec.Struct, frozen=True):
 
 async def overview_page(visit: Visit) -> Response:
     span = SPANS.get(visit.query_fields.get("span", ""), SPANS["hour"])
-    context, now_ms = visit.context, visit.now_ms
-    problems = await context.health.problems()
+    now_ms = visit.now_ms
+    problems = await visit.service.health.problems()
     steps = await _steps(visit, span)
     money = await get_money(visit.store, now_ms)
     return visit.page(
@@ -77,7 +77,7 @@ async def overview_page(visit: Visit) -> Response:
         spans=SPANS,
         steps=steps,
         charts=_charts(steps),
-        counted_since_ms=max(context.minutes.started_s * MS_PER_S, span.start_ms(now_ms)),
+        counted_since_ms=max(visit.service.minutes.started_s * MS_PER_S, span.start_ms(now_ms)),
         money=money,
         paid_chart=_paid_chart(money, now_ms),
         swatch=swatch,
@@ -89,7 +89,7 @@ async def get_totals(visit: Visit) -> OperatorOverview:
     return to_record(
         OperatorOverview,
         found.totals,
-        problems=await visit.context.health.problems(),
+        problems=await visit.service.health.problems(),
         today_start=rfc3339(found.today_start_ms),
         today=found.today,
     )
@@ -98,7 +98,7 @@ async def get_totals(visit: Visit) -> OperatorOverview:
 async def _steps(visit: Visit, span: PlotSpan) -> list[Step]:
     start_ms = span.start_ms(visit.now_ms)
     uses = await visit.context.use_history.read(start_ms, span.step_ms, span.count)
-    replies = visit.context.minutes.series(
+    replies = visit.service.minutes.series(
         start_ms / MS_PER_S, span.step_ms // MS_PER_S, span.count, "cadenza_requests_total"
     )
     return [
