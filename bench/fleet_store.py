@@ -7,9 +7,10 @@ from pathlib import Path
 
 import msgspec
 
-from cadenza.control.account.accounts import create_account
+from cadenza.control.account.accounts import create_account, get_owner
 from cadenza.control.keys import KeyOrder, create_key
 from cadenza.control.money.credit import give_credit
+from cadenza.core.records import COMMAND_LINE
 from cadenza.store.address import open_store
 from cadenza.store.migrate import migrate
 from cadenza.store.store import Store
@@ -41,7 +42,14 @@ async def _make_accounts(store_url: str, number: int) -> Accounts:
         email, password = "bench-0@example.org", "a password of the bench"
         first = await create_account(store, email, password, CREDIT_NANO, "forte", now_ms)
         emails = [first.email, *[await _copy_account(store, first, index) for index in range(1, number)]]
-        return Accounts(tuple([(await create_key(store, email, KeyOrder("bench"), now_ms))[0] for email in emails]))
+        return Accounts(
+            tuple(
+                [
+                    (await create_key(store, await get_owner(store, email), KeyOrder("bench"), now_ms))[0]
+                    for email in emails
+                ]
+            )
+        )
     finally:
         await store.close()
 
@@ -53,5 +61,5 @@ async def _copy_account(store: Store, first: accounts.Account, index: int) -> st
     assert found
     account = msgspec.structs.replace(first, id=id_, email=email, balance_nano=0, held_nano=0)
     await store.transact(lambda tx: accounts.add(tx, account, found[1]))
-    await give_credit(store, email, CREDIT_NANO, "bench", first.created_at)
+    await give_credit(store, email, CREDIT_NANO, "bench", first.created_at, COMMAND_LINE)
     return email

@@ -109,7 +109,7 @@ async def measure_writer(at_once: int, pairs: int, folder: Path) -> Line:
     try:
         await migrate(store)
         account = await create_account(store, "bench@example.org", "a password of the bench", CREDIT_NANO, "forte", 1)
-        _, key = await create_key(store, account.email, KeyOrder("bench"), 1)
+        _, key = await create_key(store, account.owner, KeyOrder("bench"), 1)
         observer = Observer(make_log(log))
         presence = Presence(store)
         writer = LedgerWriter(store, observer, presence)

@@ -28,6 +28,7 @@ from bench.measure import Site
 from bench.neighbour_loads import LOADS, PASSWORD, Heavy
 from bench.workload import PLAIN, Target
 from cadenza.control.account.accounts import set_password
+from cadenza.core.records import COMMAND_LINE
 from cadenza.store.migrate import migrate
 
 STORES = ("SQLite", "Postgres")
@@ -143,5 +144,5 @@ def _make_accounts(url: str, rows: int) -> Accounts:
     bulk.grow_charges(rows)
     bulk.grow_accounts(2 + ERASED)
     now_ms = time.time_ns() // 1_000_000
-    asyncio.run(in_store(url, lambda store: set_password(store, "0@example.org", PASSWORD, "bench", now_ms)))
+    asyncio.run(in_store(url, lambda store: set_password(store, "0@example.org", PASSWORD, COMMAND_LINE, now_ms)))
     return Accounts(tuple(bulk.secrets))

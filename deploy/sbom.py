@@ -17,7 +17,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 RUN = ROOT / "requirements" / "run.txt"
 OTLP = ROOT / "requirements" / "otlp.txt"
-MODEL = ROOT / "src" / "cadenza" / "upstreams" / "embedded" / "pins.txt"
+MODEL = ROOT / "src" / "cadenza" / "parts" / "embedded" / "pins.txt"
 PIN = re.compile(r"^([a-z0-9-]+)==([^\s;]+)(.*?)(?=^\S|\Z)", re.MULTILINE | re.DOTALL)
 HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 NAMES = uuid.UUID("6ba7b811-9dad-11d1-80b4-00c04fd430c8")  # uuid.NAMESPACE_URL

@@ -38,7 +38,7 @@ LONGEST = (  # of the slow ones, which begin first
 )
 # Files that share what takes seconds to start run in one process: a Chromium, a fleet, a loaded model.
 TOGETHER = re.compile(
-    r"tests/(browser/test_c|browser/|embedded/|fleet/test_(?=class|gateway|postgres|prices|revocation))"
+    r"tests/(browser/test_c|browser/|parts/embedded/|fleet/test_(?=class|gateway|postgres|prices|revocation))"
 )
 
 # How long an example takes says nothing on a busy machine.

@@ -24,11 +24,11 @@ from typing import IO, Self, TypeVar
 
 from sqlalchemy import text
 
-from cadenza.control.account.accounts import create_account
+from cadenza.control.account.accounts import create_account, get_owner
 from cadenza.control.keys import CapOrder, KeyOrder, create_key
 from cadenza.control.money.credit import give_credit
 from cadenza.core.money import format_dollars
-from cadenza.core.records import Cap
+from cadenza.core.records import COMMAND_LINE, Cap
 from cadenza.fleet.changes import make_change
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store
@@ -233,7 +233,11 @@ class Deployment:
         """`limits` are the key's own `requests_per_second` and `burst`."""
         capped = CapOrder(format_dollars(cap.limit_nano), cap.period) if cap else None
         order = KeyOrder("test", scopes, cap=capped, **limits)  # type: ignore[arg-type]
-        return _with_store(self.store, lambda db: create_key(db, email, order, now_ms()))[0]
+
+        async def create(db: Store) -> str:
+            return (await create_key(db, await get_owner(db, email), order, now_ms()))[0]
+
+        return _with_store(self.store, create)
 
     def create_account(self, credit_nano: int, preferred_class: str = "forte", *, has_costly_hash: bool = False) -> str:
         """The email address of one more account. Its password is that of the first, but costs little to check.
@@ -254,7 +258,9 @@ class Deployment:
 
     def give_credit(self, email: str, amount_nano: int) -> None:
         if amount_nano:
-            _with_store(self.store, lambda db: give_credit(db, email, amount_nano, "for a test", now_ms()))
+            _with_store(
+                self.store, lambda db: give_credit(db, email, amount_nano, "for a test", now_ms(), COMMAND_LINE)
+            )
 
     def cli(self, *args: str) -> subprocess.CompletedProcess[str]:
         """Run one command in a process of its own."""

@@ -18,7 +18,7 @@ from bench.gateways.cadenza import CLASS, CONFIG, Cadenza
 from bench.money.clients import ChatAddress
 from bench.money.deployment import GatewayProcess, GatewayUnderTest, Ledger, MoneyGateway, started
 from bench.money.reckon import Billed
-from cadenza.control.account.accounts import create_account
+from cadenza.control.account.accounts import create_account, get_owner
 from cadenza.control.keys import KeyOrder, create_key
 from cadenza.store.address import open_store
 from cadenza.store.migrate import migrate
@@ -52,7 +52,7 @@ class CadenzaDeployment(GatewayUnderTest):
         try:
             email = f"{wallet}@example.org"
             await create_account(store, email, PASSWORD, budget_nano, CLASS, now_ms)
-            secret, key = await create_key(store, email, KeyOrder("bench"), now_ms)
+            secret, key = await create_key(store, await get_owner(store, email), KeyOrder("bench"), now_ms)
         finally:
             await store.close()
         self._key_ids[wallet] = key.id

@@ -20,8 +20,7 @@ import msgspec
 
 from cadenza import clock, parts
 from cadenza.config import ConfigError, Settings, load_settings
-from cadenza.config.classes import class_rules, provider_costs, resolve_classes
-from cadenza.config.parts import (
+from cadenza.config.build import (
     UpstreamSpec,
     build_send,
     build_upstream,
@@ -29,6 +28,7 @@ from cadenza.config.parts import (
     search_options,
     upstream_specs,
 )
+from cadenza.config.classes import class_rules, provider_costs, resolve_classes
 from cadenza.config.settings import DEFAULT_PRICES
 from cadenza.control.class_versions import ServingProcess
 from cadenza.control.prices import read_schedules, say_unused

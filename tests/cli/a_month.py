@@ -36,7 +36,7 @@ async def fill(folder: Path) -> None:
     store = SqliteStore(folder / "data" / "cadenza.db")
     await record_transfer(store, ANN, Transfer(100 * DOLLAR_NANO, "INV-1"), COMMAND_LINE, at(2))
     await record_transfer(store, BOB, Transfer(50 * DOLLAR_NANO, "INV-2"), COMMAND_LINE, at(3))
-    await give_credit(store, BOB, 5 * DOLLAR_NANO, "a trial", at(3))
+    await give_credit(store, BOB, 5 * DOLLAR_NANO, "a trial", at(3), COMMAND_LINE)
     await store.transact(lambda tx: presence.register(tx, PROCESS))
     await serve(store, ANN, 10, at(6))
     await serve(store, BOB, 4, at(20))

@@ -16,7 +16,7 @@ from cadenza.cli.settings_files import merge_settings
 from cadenza.control.client_settings import CLIENTS, SCOPES
 from cadenza.control.keys import KeyOrder, create_key
 from cadenza.store.tables.keys import OwnedKey
-from cadenza.terminal.configured import load_config, with_store
+from cadenza.terminal.configured import load_config, with_owner
 from cadenza.terminal.console import now_ms
 from tests.cli.conftest import EMAIL, OTHER, PASSWORD
 from tests.cli.program import Done, run_here
@@ -166,7 +166,7 @@ def test_a_key_that_cannot_be_written_is_revoked(furnished: Path, monkeypatch: p
     def create() -> tuple[str, OwnedKey]:
         path.mkdir()
         order = KeyOrder("claude on here", SCOPES)
-        return with_store(settings, lambda store: create_key(store, EMAIL, order, now_ms()))
+        return with_owner(settings, EMAIL, lambda store, owner: create_key(store, owner, order, now_ms()))
 
     with pytest.raises(ValueError, match="cannot be read"):
         connect.write_settings(settings, CLIENTS["claude"], lambda secret: f'"{secret}"', create)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.cli.model import DOWNLOAD_MB
 from cadenza.cli.start import DEMO_CREDIT_NANO
 from cadenza.config.settings import DEFAULT_PRICES
 from cadenza.control.classes import VERDICT_DAYS_MAX
@@ -31,6 +30,7 @@ from cadenza.gateway.validate import FIELD_BYTES_MAX, MESSAGES_MAX, SCHEMA_BYTES
 from cadenza.http.body import BodyLimits
 from cadenza.ledger.rules import AMPLE_TIMES, IDEMPOTENCY_MS
 from cadenza.ledger.sweeps import BATCH_MAX
+from cadenza.parts.embedded.commands import DOWNLOAD_MB
 from cadenza.parts.evaluation.trial.trial import REQUESTS_MAX
 from cadenza.parts.grounding.notes import NOTE_CHARS_MAX
 from cadenza.parts.mail import outbox

@@ -11,8 +11,10 @@ import msgspec
 from click.testing import CliRunner
 
 from cadenza.cli import app
+from cadenza.control.account.accounts import get_owner
 from cadenza.control.keys import KeyOrder, create_key
 from cadenza.control.money.credit import give_credit
+from cadenza.core.records import COMMAND_LINE
 from cadenza.parts.postgres.session import ANNOUNCE
 from cadenza.store.store import Store
 from tests.fleet.cluster import connect
@@ -91,12 +93,16 @@ class FleetLedger:
         return email
 
     def give_credit(self, email: str, amount_nano: int) -> None:
-        self.control(lambda store: give_credit(store, email, amount_nano, "for a test", now_ms()))
+        self.control(lambda store: give_credit(store, email, amount_nano, "for a test", now_ms(), COMMAND_LINE))
 
     def create_key(self, email: str, **limits: float) -> str:
         """`limits` are the key's own `requests_per_second` and `burst`."""
         order = KeyOrder("test", **limits)  # type: ignore[arg-type]
-        return self.control(lambda store: create_key(store, email, order, now_ms()))[0]
+
+        async def create(store: Store) -> str:
+            return (await create_key(store, await get_owner(store, email), order, now_ms()))[0]
+
+        return self.control(create)
 
     def balance_nano(self, email: str) -> int:
         return self.balances_nano()[email]

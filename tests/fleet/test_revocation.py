@@ -9,7 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from cadenza.control.account.accounts import get_owner
 from cadenza.control.keys import KeyOrder, create_key, revoke_key
+from cadenza.core.records import COMMAND_LINE
 from cadenza.store.address import open_store
 from cadenza.store.store import Store
 from tests.fleet.cluster import STORE_WAIT_S
@@ -38,7 +40,7 @@ def models_request(key: str) -> bytes:
 
 def revoke(clients: Clients) -> None:
     """As the command does: it returns when no gateway accepts the key any more."""
-    clients.fleet.ledger.control(lambda store: revoke_key(store, clients.key, now_ms()))
+    clients.fleet.ledger.control(lambda store: revoke_key(store, COMMAND_LINE, clients.key, now_ms()))
 
 
 class Revoker:
@@ -54,9 +56,9 @@ class Revoker:
 
     async def work(self, numbers: Iterator[int]) -> None:
         for _ in numbers:
-            key, _ = await create_key(self._store, self._email, KeyOrder(), now_ms())
+            key, _ = await create_key(self._store, await get_owner(self._store, self._email), KeyOrder(), now_ms())
             self.refused_before += (await self._statuses(key)).count(401)
-            await revoke_key(self._store, key, now_ms())
+            await revoke_key(self._store, COMMAND_LINE, key, now_ms())
             after = await self._statuses(key)
             self.accepted_after += after.count(200)
             self.refused_after += after.count(401)

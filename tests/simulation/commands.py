@@ -14,7 +14,7 @@ from cadenza.control.money.credit import correct_credit, give_credit
 from cadenza.control.money.refunds import refund_request
 from cadenza.core.codes import code_prefix, digest_code, normal_code
 from cadenza.core.errors import ControlError
-from cadenza.core.records import Cap, Period
+from cadenza.core.records import COMMAND_LINE, Cap, Owner, Period
 from cadenza.fleet.changes import make_change
 from cadenza.ledger import credit, payments
 from cadenza.ledger.cap_rows import set_cap
@@ -140,7 +140,7 @@ class Operator:
         effect = self._effect(reference, note=reference)
         effect.may_be(amount_nano)
         email = f"{self._account(command)}@example.org"
-        await give_credit(self.store, email, amount_nano, reference, self._now_ms(), reference=reference)
+        await give_credit(self.store, email, amount_nano, reference, self._now_ms(), COMMAND_LINE, reference=reference)
         effect.must_be(amount_nano)
 
     async def _correct(self, command: PlannedCommand) -> None:
@@ -159,7 +159,7 @@ class Operator:
         effect = self._effect(reference, note=reference)
         effect.may_be(amount_nano)
         email, now_ms = f"{self._account(command)}@example.org", self._now_ms()
-        await correct_credit(self.store, email, amount_nano, reference, "operator", now_ms, reference)
+        await correct_credit(self.store, email, amount_nano, reference, COMMAND_LINE, now_ms, reference)
         effect.must_be(amount_nano)
 
     def _effect(self, name: str, *sources: str, note: str = "") -> Effect:
@@ -177,7 +177,7 @@ class Operator:
         """Suspending an account is as if all of its keys were revoked."""
         ids = [key_name(command.account, key) for key in range(len(self._world.plan.accounts[command.account].ends_ms))]
         self.maybe_revoked.update(ids)
-        await suspend_account(self.store, f"{self._account(command)}@example.org", "operator", self._now_ms())
+        await suspend_account(self.store, f"{self._account(command)}@example.org", COMMAND_LINE, self._now_ms())
         is_first = ids[command.key] not in self.revoked_s
         for key_id in ids:
             self.revoked_s.setdefault(key_id, self._world.scheduler.now_s)
@@ -195,7 +195,7 @@ class Operator:
         money.charged[completion_id].refunds.append(part_nano)
 
         async def repay() -> None:
-            await refund_request(self.store, completion_id, part_nano, "a reason", "operator", now_ms)
+            await refund_request(self.store, completion_id, part_nano, "a reason", COMMAND_LINE, now_ms)
             self.repaid.add(completion_id)
 
         return repay
@@ -234,7 +234,8 @@ class Operator:
         count = len(self._world.plan.accounts)
         names = [self._world.plan.accounts[(command.account + number) % count].name for number in range(2)]
         redeemed = await asyncio.gather(
-            *[redeem_voucher(self.store, account, code, account, now_ms) for account in names], return_exceptions=True
+            *[redeem_voucher(self.store, Owner(account, account), code, now_ms) for account in names],
+            return_exceptions=True,
         )
         if any(isinstance(one, Redeemed) for one in redeemed):
             self.effects[name].must_be(amount_nano)
@@ -250,14 +251,14 @@ class Operator:
         effect = self._effect(reference, note=f"bank transfer {reference}")
         effect.may_be(transfer.amount_nano)
         with contextlib.suppress(ControlError):
-            await record_transfer(self.store, email, transfer, "operator", now_ms)
+            await record_transfer(self.store, email, transfer, COMMAND_LINE, now_ms)
             effect.must_be(transfer.amount_nano)
         for name, part_nano in ((f"{reference} first", NANO_PER_CENT), (f"{reference} rest", None)):
             await asyncio.sleep(PAUSES_S[number % len(PAUSES_S)])
             taken_nano = part_nano or transfer.amount_nano - NANO_PER_CENT
             effect = self._effect(name, note=f"refund {name} of bank transfer {reference}: {name}")
             effect.may_be(-taken_nano)
-            await refund_transfer(self.store, TransferRefund(reference, part_nano, name, name), "operator", now_ms)
+            await refund_transfer(self.store, TransferRefund(reference, part_nano, name, name), COMMAND_LINE, now_ms)
             effect.must_be(-taken_nano)
 
     async def _pay(self, command: PlannedCommand) -> None:

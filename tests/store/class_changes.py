@@ -9,10 +9,11 @@ from typing import Any, TypeVar, cast
 
 from cadenza.control.classes import ClassRules, PromotionOrder, RollbackOrder, adopt, promote, roll_back
 from cadenza.core.classes import ClassVersion
-from cadenza.core.records import Route
+from cadenza.core.records import Operator, Route
 from cadenza.store.address import open_store
 from cadenza.store.store import Store, Transaction
 
+ANN = Operator("ann")
 NOW_MS = 1_800_000_000_000
 OLD, NEW = Route("acme", "large", 1000, 100), Route("acme", "huge", 2000, 200)
 VERSION = ClassVersion(class_id="forte", routes=(OLD,), character="Be kind.", actor="config", created_at=1)
@@ -82,10 +83,10 @@ async def main(line: Connection, url: str, step: str, at: str) -> None:
     store: Any = DyingStore(opened, int(at))
     match step:
         case "adopt":
-            await adopt(store, "forte", PINNED, "ann", NOW_MS)
+            await adopt(store, "forte", PINNED, ANN, NOW_MS)
         case "promote":
-            await promote(store, "forte", RULES, forced(), "ann", NOW_MS)
+            await promote(store, "forte", RULES, forced(), ANN, NOW_MS)
         case "rollback":
-            await roll_back(store, "forte", RULES, RollbackOrder(), "ann", NOW_MS)
+            await roll_back(store, "forte", RULES, RollbackOrder(), ANN, NOW_MS)
     await opened.close()
     line.send("done")

@@ -9,6 +9,7 @@ from cadenza.control.keys import KeyChange, KeyOrder, change_key, create_key, re
 from cadenza.control.money.credit import give_credit
 from cadenza.control.operator import announce_reload
 from cadenza.core.errors import ControlError
+from cadenza.core.records import COMMAND_LINE, Owner
 from cadenza.fleet.changes import make_change
 from cadenza.fleet.presence import Presence
 from cadenza.store.store import Store
@@ -19,11 +20,14 @@ from tests.store.rows import NOW_MS, add_account, add_key
 EMAIL = "acct_a@example.org"
 
 Command = Callable[[Store], Awaitable[object]]
+LIMITS = KeyChange(requests_per_second=1.0, burst=1)
 COMMANDS: dict[str, Command] = {
-    "key create": lambda store: create_key(store, EMAIL, KeyOrder(), NOW_MS),
-    "key limit": lambda store: change_key(store, "key_a", KeyChange(requests_per_second=1.0, burst=1), NOW_MS),
-    "key revoke": lambda store: revoke_key(store, "key_a", NOW_MS),
-    "account credit": lambda store: give_credit(store, EMAIL, 1, "", NOW_MS),
+    "key create": lambda store: create_key(store, Owner("acct_a", EMAIL), KeyOrder(), NOW_MS),
+    "key limit": lambda store: change_key(
+        store, COMMAND_LINE, "key_a", KeyChange(requests_per_second=1.0, burst=1), NOW_MS
+    ),
+    "key revoke": lambda store: revoke_key(store, COMMAND_LINE, "key_a", NOW_MS),
+    "account credit": lambda store: give_credit(store, EMAIL, 1, "", NOW_MS, COMMAND_LINE),
     "class reload": announce_reload,
 }
 

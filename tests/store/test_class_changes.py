@@ -20,7 +20,7 @@ from cadenza.control.classes import (
 )
 from cadenza.core.classes import ClassState, GateLimits
 from cadenza.core.errors import ControlError
-from cadenza.core.records import Route
+from cadenza.core.records import Operator, Route
 from cadenza.parts.evaluation import verdict_rows as verdicts
 from cadenza.parts.evaluation.verdict import Verdict
 from cadenza.parts.evaluation.verdict_rows import EvaluationRecord
@@ -30,6 +30,7 @@ from tests.store.class_changes import NEW, NOW_MS, OLD, PINNED, RULES, VERSION, 
 from tests.store.forked import forked
 from tests.unit.evaluation.verdicts import make_side, make_verdict
 
+ANN, BOB = Operator("ann"), Operator("bob")
 DIGEST = b"s" * 32
 DAY_MS = 86_400_000
 ORDER = PromotionOrder(candidate=NEW, suite="starter", suite_digest=DIGEST)
@@ -54,7 +55,7 @@ async def add_verdict(store: Store, verdict: Verdict | None = None, **fields: An
         "state": "finished",
         "created_at": NOW_MS - DAY_MS,
         "ended_at": NOW_MS - DAY_MS,
-        "actor": "ann",
+        "actor": ANN.name,
         "incumbent": 1,
         "candidate": "acme/huge",
         "candidate_digest": VERSION.with_candidate(NEW).digest,
@@ -67,7 +68,7 @@ async def add_verdict(store: Store, verdict: Verdict | None = None, **fields: An
     await store.transact(lambda tx: verdicts.add(tx, record))
 
 
-async def force(store: Store, route: Route = NEW, by: str = "ann") -> ClassState:
+async def force(store: Store, route: Route = NEW, by: Operator = ANN) -> ClassState:
     return await promote(store, "forte", RULES, forced(route), by, NOW_MS)
 
 
@@ -81,14 +82,14 @@ async def test_a_candidate_that_passes_is_promoted(seeded: Store) -> None:
     """The version has the candidate, the verdict and who did it; every process is told, and the history says it."""
     await add_verdict(seeded)
     epoch = await epochs.current(seeded, epochs.CLASSES)
-    state = await promote(seeded, "forte", RULES, ORDER, "ann", NOW_MS)
+    state = await promote(seeded, "forte", RULES, ORDER, ANN, NOW_MS)
     assert state.version.number == 2
-    assert (state.version.routes, state.version.verdict_id, state.version.actor) == ((NEW,), "verdict-1", "ann")
+    assert (state.version.routes, state.version.verdict_id, state.version.actor) == ((NEW,), "verdict-1", ANN.name)
     assert (state.previous, state.version.character) == (1, VERSION.character)
     assert await epochs.current(seeded, epochs.CLASSES) == epoch + 1
     newest, first = await list_history(seeded, "forte")
     assert newest.detail == "version 2 instead of 1: acme/huge; verdict verdict-1"
-    assert (newest.event, newest.actor, first.detail) == ("class.promote", "ann", "version 1: acme/large")
+    assert (newest.event, newest.actor, first.detail) == ("class.promote", ANN.name, "version 1: acme/large")
 
 
 @pytest.mark.parametrize(
@@ -106,7 +107,7 @@ async def test_another_verdict_is_not_enough(seeded: Store, fields: dict[str, An
     """A verdict on something else, or an old one, is refused with what differs and the command to run."""
     await add_verdict(seeded, **fields)
     with pytest.raises(ControlError, match=expected) as caught:
-        await promote(seeded, "forte", RULES, ORDER, "ann", NOW_MS)
+        await promote(seeded, "forte", RULES, ORDER, ANN, NOW_MS)
     assert "Run 'cadenza class evaluate forte --candidate acme/huge'." in str(caught.value)
     assert len(await list_versions(seeded, "forte")) == 1
 
@@ -116,7 +117,7 @@ async def test_the_gate_stops_a_candidate_with_every_reason(seeded: Store) -> No
     await add_verdict(seeded, make_verdict(make_side(score=0.5, cost_nano=300.0)))
     rules = msgspec.structs.replace(RULES, gate=GateLimits(min_score=0.8, max_cost_ratio=1.0))
     with pytest.raises(ControlError) as caught:
-        await promote(seeded, "forte", rules, ORDER, "ann", NOW_MS)
+        await promote(seeded, "forte", rules, ORDER, ANN, NOW_MS)
     assert [line.strip().partition(":")[0] for line in str(caught.value).splitlines()[1:]] == [
         "min_score",
         "max_cost_ratio",
@@ -137,7 +138,7 @@ async def test_a_forced_promotion_needs_a_reason_and_shows_it(seeded: Store) -> 
     for reason in ("", "two\nlines", "x" * 501):
         order = msgspec.structs.replace(ORDER, forced=reason)
         with pytest.raises(ControlError, match="reason"):
-            await promote(seeded, "forte", RULES, order, "ann", NOW_MS)
+            await promote(seeded, "forte", RULES, order, ANN, NOW_MS)
     assert (await force(seeded)).version.number == 2
     assert (await list_history(seeded, "forte"))[0].detail == (
         "version 2 instead of 1: acme/huge; FORCED past the gate: a test"
@@ -147,12 +148,12 @@ async def test_a_forced_promotion_needs_a_reason_and_shows_it(seeded: Store) -> 
 async def test_a_candidate_does_not_weaken_what_a_class_demands(seeded: Store) -> None:
     """Where zero retention by API serves, a candidate that does not demand it is refused, even by force."""
     rules = ClassRules(providers={"acme": "api"})
-    await promote(seeded, "forte", rules, forced(msgspec.structs.replace(NEW, retention_by="api")), "ann", NOW_MS)
+    await promote(seeded, "forte", rules, forced(msgspec.structs.replace(NEW, retention_by="api")), ANN, NOW_MS)
     with pytest.raises(ControlError, match="zero retention by API, and acme/large does not demand it"):
-        await promote(seeded, "forte", rules, forced(OLD), "ann", NOW_MS)
-    await roll_back(seeded, "forte", RULES, RollbackOrder(to=1), "ann", NOW_MS)
+        await promote(seeded, "forte", rules, forced(OLD), ANN, NOW_MS)
+    await roll_back(seeded, "forte", RULES, RollbackOrder(to=1), ANN, NOW_MS)
     with pytest.raises(ControlError, match="Version 2 demands zero retention by API of the provider 'acme'"):
-        await roll_back(seeded, "forte", RULES, RollbackOrder(to=2), "ann", NOW_MS)
+        await roll_back(seeded, "forte", RULES, RollbackOrder(to=2), ANN, NOW_MS)
 
 
 async def test_the_incumbent_is_not_promoted(seeded: Store) -> None:
@@ -165,38 +166,38 @@ async def test_a_pinned_class_is_adopted_first(seeded: Store) -> None:
     """Promotion and rollback of what the config pins name its line, even with force; after adoption they work."""
     for _ in range(2):
         with pytest.raises(ControlError, match=r"cadenza\.toml, line 3.*cadenza class adopt forte"):
-            await promote(seeded, "forte", PINNED, forced(), "ann", NOW_MS)
+            await promote(seeded, "forte", PINNED, forced(), ANN, NOW_MS)
         with pytest.raises(ControlError, match="pins"):
-            await roll_back(seeded, "forte", PINNED, RollbackOrder(), "ann", NOW_MS)
+            await roll_back(seeded, "forte", PINNED, RollbackOrder(), ANN, NOW_MS)
     assert (await get_situation(seeded, "forte", PINNED)).pin == PINNED.pin
-    state = await adopt(seeded, "forte", PINNED, "ann", NOW_MS)
+    state = await adopt(seeded, "forte", PINNED, ANN, NOW_MS)
     assert (state.is_adopted, state.version.number) == (True, 1)
     with pytest.raises(ControlError, match="adopted already"):
-        await adopt(seeded, "forte", PINNED, "ann", NOW_MS)
-    assert (await promote(seeded, "forte", PINNED, forced(), "ann", NOW_MS)).version.number == 2
-    assert not (await hand_back(seeded, "forte", PINNED, "ann", NOW_MS)).is_adopted
+        await adopt(seeded, "forte", PINNED, ANN, NOW_MS)
+    assert (await promote(seeded, "forte", PINNED, forced(), ANN, NOW_MS)).version.number == 2
+    assert not (await hand_back(seeded, "forte", PINNED, ANN, NOW_MS)).is_adopted
     with pytest.raises(ControlError, match="the store decides already"):
-        await adopt(seeded, "forte", ClassRules(), "ann", NOW_MS)
+        await adopt(seeded, "forte", ClassRules(), ANN, NOW_MS)
 
 
 async def test_a_rollback_goes_to_what_was_served(seeded: Store) -> None:
     """A second rollback needs a number, of a version whose provider the config has."""
     await force(seeded)
     await force(seeded, THIRD)
-    assert (await roll_back(seeded, "forte", RULES, RollbackOrder(), "ann", NOW_MS)).version.number == 2
+    assert (await roll_back(seeded, "forte", RULES, RollbackOrder(), ANN, NOW_MS)).version.number == 2
     with pytest.raises(ControlError, match=r"rolled back to version 2 already.*--to NUMBER"):
-        await roll_back(seeded, "forte", RULES, RollbackOrder(), "ann", NOW_MS)
+        await roll_back(seeded, "forte", RULES, RollbackOrder(), ANN, NOW_MS)
     with pytest.raises(ControlError, match="has no version 9"):
-        await roll_back(seeded, "forte", RULES, RollbackOrder(to=9), "ann", NOW_MS)
+        await roll_back(seeded, "forte", RULES, RollbackOrder(to=9), ANN, NOW_MS)
     with pytest.raises(ControlError, match="provider 'acme'"):
-        await roll_back(seeded, "forte", ClassRules(), RollbackOrder(to=3), "ann", NOW_MS)
-    assert (await roll_back(seeded, "forte", RULES, RollbackOrder(to=1), "ann", NOW_MS)).version.routes == (OLD,)
+        await roll_back(seeded, "forte", ClassRules(), RollbackOrder(to=3), ANN, NOW_MS)
+    assert (await roll_back(seeded, "forte", RULES, RollbackOrder(to=1), ANN, NOW_MS)).version.routes == (OLD,)
 
 
 async def test_the_same_candidate_has_one_version(seeded: Store) -> None:
     """Promoted again with the same routes and character it keeps its number; another setting makes a new version."""
     assert (await force(seeded)).version.number == 2
-    await roll_back(seeded, "forte", RULES, RollbackOrder(), "ann", NOW_MS)
+    await roll_back(seeded, "forte", RULES, RollbackOrder(), ANN, NOW_MS)
     assert (await force(seeded)).version.number == 2
     assert (await force(seeded, THIRD)).version.number == 3
     assert (await force(seeded)).version.number == 2
@@ -229,25 +230,25 @@ async def test_a_promotion_to_an_older_number_can_be_rolled_back(seeded: Store) 
     assert (await force(seeded)).version.number == 2
     await force(seeded, THIRD)
     assert (await force(seeded)).version.number == 2
-    assert (await roll_back(seeded, "forte", RULES, RollbackOrder(), "ann", NOW_MS)).version.number == 3
+    assert (await roll_back(seeded, "forte", RULES, RollbackOrder(), ANN, NOW_MS)).version.number == 3
     with pytest.raises(ControlError, match=r"rolled back to version 3 already.*--to NUMBER"):
-        await roll_back(seeded, "forte", RULES, RollbackOrder(), "ann", NOW_MS)
+        await roll_back(seeded, "forte", RULES, RollbackOrder(), ANN, NOW_MS)
 
 
 async def test_a_rollback_needs_an_older_version_that_was_served(seeded: Store) -> None:
     """A newer version, and one that a command recorded from another config, need a promotion, and so its gate."""
     await force(seeded)
     await force(seeded, THIRD)
-    await roll_back(seeded, "forte", RULES, RollbackOrder(to=1), "ann", NOW_MS)
+    await roll_back(seeded, "forte", RULES, RollbackOrder(to=1), ANN, NOW_MS)
     with pytest.raises(ControlError, match=r"Version 2 .*newer than version 1.*promote forte --candidate acme/huge"):
-        await roll_back(seeded, "forte", RULES, RollbackOrder(to=2), "ann", NOW_MS)
+        await roll_back(seeded, "forte", RULES, RollbackOrder(to=2), ANN, NOW_MS)
     recorded = msgspec.structs.replace(VERSION, character="Be brief.")
     await seeded.transact(lambda tx: class_versions.add(tx, recorded))
     await force(seeded, msgspec.structs.replace(THIRD, context_tokens=4000))
     with pytest.raises(ControlError, match=r"Version 4 .*was never served.*promote forte --candidate acme/large"):
-        await roll_back(seeded, "forte", RULES, RollbackOrder(to=4), "ann", NOW_MS)
+        await roll_back(seeded, "forte", RULES, RollbackOrder(to=4), ANN, NOW_MS)
     for number in (3, 1):
-        state = await roll_back(seeded, "forte", RULES, RollbackOrder(to=number), "ann", NOW_MS)
+        state = await roll_back(seeded, "forte", RULES, RollbackOrder(to=number), ANN, NOW_MS)
         assert state.version.number == number
 
 
@@ -261,7 +262,7 @@ async def test_the_built_in_default_decides_until_a_promotion(seeded: Store) -> 
 async def test_nothing_to_roll_back_to(seeded: Store) -> None:
     """The first version has none before it; an unknown class and one without a version say what to do."""
     with pytest.raises(ControlError, match="is the first that was served"):
-        await roll_back(seeded, "forte", RULES, RollbackOrder(), "ann", NOW_MS)
+        await roll_back(seeded, "forte", RULES, RollbackOrder(), ANN, NOW_MS)
     with pytest.raises(ControlError, match="the classes are mezzo, forte, fortissimo"):
         await get_situation(seeded, "fort", RULES)
     with pytest.raises(ControlError, match="records version 1"):
@@ -272,7 +273,7 @@ async def test_of_two_operators_one_wins(seeded: Store) -> None:
     """Both promote at once: one version is served, and the other operator is told who did what."""
     barrier = asyncio.Barrier(2)
     ann, bob = (cast("Store", PatientStore(seeded, barrier)) for _ in range(2))
-    ended = await asyncio.gather(force(ann, by="ann"), force(bob, THIRD, by="bob"), return_exceptions=True)
+    ended = await asyncio.gather(force(ann, by=ANN), force(bob, THIRD, by=BOB), return_exceptions=True)
     [lost] = [one for one in ended if isinstance(one, ControlError)]
     [won] = [one for one in ended if isinstance(one, ClassState)]
     assert str(lost).startswith(f"'forte' has changed meanwhile, so nothing was done. {won.version.actor}, 2027-")
@@ -285,7 +286,7 @@ async def test_a_page_that_is_out_of_date_changes_nothing(seeded: Store) -> None
     await force(seeded)
     order = RollbackOrder(seen=1)
     with pytest.raises(ControlError, match=r"class\.promote: version 2 instead of 1"):
-        await roll_back(seeded, "forte", RULES, order, "bob", NOW_MS)
+        await roll_back(seeded, "forte", RULES, order, BOB, NOW_MS)
 
 
 @pytest.mark.parametrize("step", ["adopt", "promote", "rollback"])

@@ -9,7 +9,7 @@ from cadenza.control.money.credit import correct_credit, set_low_balance
 from cadenza.control.money.statement import export_statement, read_statement, sum_entries
 from cadenza.core.email import Email
 from cadenza.core.errors import ControlError
-from cadenza.core.records import COMMAND_LINE, Usage
+from cadenza.core.records import COMMAND_LINE, Owner, Usage
 from cadenza.core.spans import Span
 from cadenza.ledger import check, credit
 from cadenza.ledger.rules import Held
@@ -35,6 +35,7 @@ from tests.store.moves import (
 )
 from tests.store.rows import DOLLAR_NANO, NOW_MS, add_account, rows_of, run_sql
 
+OWNER = Owner("acct_a", "acct_a@example.org")
 EMAIL = "acct_a@example.org"
 DAY_MS = 24 * 60 * 60 * 1000
 
@@ -58,7 +59,11 @@ async def test_a_correction_is_an_entry_with_its_reason(store: Store) -> None:
     _, made = await rows_of(store, entries)
     assert (made.kind, made.amount_nano, made.note) == ("correction", -DOLLAR_NANO, "granted twice")
     [event] = await list_newest(store, "acct_a")
-    assert (event.actor, event.event, event.detail) == (COMMAND_LINE, "credit.correct", "-1.00 dollars: granted twice")
+    assert (event.actor, event.event, event.detail) == (
+        COMMAND_LINE.name,
+        "credit.correct",
+        "-1.00 dollars: granted twice",
+    )
     assert await check.find_violations(store) == []
 
 
@@ -214,14 +219,14 @@ async def test_the_owner_chooses_what_is_low(store: Store) -> None:
     await spent_account(store)
     mailbox = Mailbox()
     watcher = LowBalanceNotices(store, mailbox.send, make_log(), None)
-    await set_low_balance(store, "acct_a", 0, EMAIL, NOW_MS)
+    await set_low_balance(store, OWNER, 0, NOW_MS)
     assert await watcher.poll(NOW_MS) == 0
-    await set_low_balance(store, "acct_a", (await money(store))[0], EMAIL, NOW_MS)
+    await set_low_balance(store, OWNER, (await money(store))[0], NOW_MS)
     assert await watcher.poll(NOW_MS) == 0, "it is not below the balance"
-    await set_low_balance(store, "acct_a", DOLLAR_NANO, EMAIL, NOW_MS)
+    await set_low_balance(store, OWNER, DOLLAR_NANO, NOW_MS)
     assert await watcher.poll(NOW_MS) == 1
     with pytest.raises(ControlError):
-        await set_low_balance(store, "acct_a", -1, EMAIL, NOW_MS)
+        await set_low_balance(store, OWNER, -1, NOW_MS)
 
 
 async def test_a_statement_of_a_span_has_its_entries_and_sums(store: Store) -> None:

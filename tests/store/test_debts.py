@@ -2,7 +2,7 @@
 
 from cadenza.control.money.statement import describe_entry, export_statement, read_statement
 from cadenza.core.money import Price
-from cadenza.core.records import COMMAND_LINE, Usage
+from cadenza.core.records import COMMAND_LINE, Owner, Usage
 from cadenza.core.spans import month_span
 from cadenza.ledger import check, credit
 from cadenza.ledger.origins import CreditMove
@@ -65,8 +65,8 @@ async def tell(store: Store, fact: Fact, event: str) -> None:
 async def pay_ten(store: Store) -> None:
     """An account that has paid 10.00 dollars by card."""
     await fund(store, 0)
-    payer = Payer("acct_a", "acct_a@example.org", "https://c.example")
-    await begin(store, Till(), payer, TEN_NANO, payer.email, NOW_MS)
+    payer = Payer(Owner("acct_a", "acct_a@example.org"), "acct_a@example.org", "https://c.example")
+    await begin(store, Till(), payer, TEN_NANO, NOW_MS)
     await tell(store, Paid(TEN_NANO), "evt_paid")
 
 

@@ -8,7 +8,7 @@ import pytest
 from cadenza.control.account.accounts import NewAccount, add_account, get_account, resume_account
 from cadenza.control.account.erasure import Erased, erase_account
 from cadenza.core.errors import ControlError
-from cadenza.core.records import Usage
+from cadenza.core.records import COMMAND_LINE, Operator, Owner, Usage
 from cadenza.ledger import credit
 from cadenza.ledger.rules import Held
 from cadenza.parts.grounding.notes import add_note
@@ -67,7 +67,7 @@ async def fill(store: Store) -> None:
         await rows.add_account(store, account_id)
         await add_key(store, f"key_{letter}", account_id=account_id)
         await store.transact(lambda tx, one=account_id: credit.grant(tx, one, DOLLAR_NANO, "a gift", NOW_MS))  # type: ignore[misc]
-        await add_note(store, account_id, SECRET, NOW_MS)
+        await add_note(store, Owner(account_id, EMAIL), SECRET, NOW_MS)
         await run_sql(store, *personal_rows(account_id, blob_of(store, letter)))
     await run_sql(
         store,
@@ -76,18 +76,18 @@ async def fill(store: Store) -> None:
         f"INSERT INTO links VALUES ({blob_of(store, 'c')}, 'invite', NULL, '{EMAIL}', 1, 2)",
     )
     for event in (
-        AuditEvent(NOW_MS, OLD_EMAIL, "account.email", OWNER, detail=SECRET),
-        AuditEvent(NOW_MS, EMAIL, "key.rename", OWNER, "key_a", SECRET),
-        AuditEvent(NOW_MS, OTHER_EMAIL, "account.class", OWNER, detail="mezzo"),
-        AuditEvent(NOW_MS, "stripe", "payment.paid", OWNER, "pay_1", "5.00 dollars"),
-        AuditEvent(NOW_MS, EMAIL, "account.class", OTHER, detail="forte"),
-        AuditEvent(NOW_MS, EMAIL, "voucher.create", subject="vch_1", detail="5.00 dollars"),
+        AuditEvent(NOW_MS, Operator(OLD_EMAIL), "account.email", OWNER, detail=SECRET),
+        AuditEvent(NOW_MS, Operator(EMAIL), "key.rename", OWNER, "key_a", SECRET),
+        AuditEvent(NOW_MS, Operator(OTHER_EMAIL), "account.class", OWNER, detail="mezzo"),
+        AuditEvent(NOW_MS, Operator("stripe"), "payment.paid", OWNER, "pay_1", "5.00 dollars"),
+        AuditEvent(NOW_MS, Operator(EMAIL), "account.class", OTHER, detail="forte"),
+        AuditEvent(NOW_MS, Operator(EMAIL), "voucher.create", subject="vch_1", detail="5.00 dollars"),
     ):
         await store.transact(lambda tx, event=event: audit_events.add(tx, event))  # type: ignore[misc]
 
 
 async def erase(store: Store) -> Erased:
-    return await erase_account(store, EMAIL, "command line", LATER_MS)
+    return await erase_account(store, EMAIL, COMMAND_LINE, LATER_MS)
 
 
 async def table_of(store: Store, account_id: str) -> dict[str, list[object]]:
@@ -206,9 +206,9 @@ async def test_the_keys_stop_and_nothing_brings_the_account_back(filled: Store) 
     assert await keys.look_up(filled, digest) is None
     for email in (EMAIL, "erased-acct_a"):
         with pytest.raises(ControlError, match="There is no account"):
-            await resume_account(filled, email, "command line", LATER_MS)
+            await resume_account(filled, email, COMMAND_LINE, LATER_MS)
     with pytest.raises(ControlError):
-        await add_note(filled, OWNER, "a late note", LATER_MS)
+        await add_note(filled, Owner(OWNER, EMAIL), "a late note", LATER_MS)
     with pytest.raises(ControlError, match="There is no account"):
         await erase(filled)
 
@@ -216,7 +216,7 @@ async def test_the_keys_stop_and_nothing_brings_the_account_back(filled: Store) 
 async def test_the_address_is_free_again(filled: Store) -> None:
     """A new account with the same address is another account, without anything of the old one."""
     await erase(filled)
-    new = await filled.transact(lambda tx: add_account(tx, NewAccount(EMAIL, "hash"), "command line", LATER_MS))
+    new = await filled.transact(lambda tx: add_account(tx, NewAccount(EMAIL, "hash"), COMMAND_LINE, LATER_MS))
     assert (new.id != OWNER, new.balance_nano, new.is_operator) == (True, 0, False)
     assert await get_account(filled, EMAIL) == new
     assert (await erase(filled)).account_id == new.id
@@ -259,4 +259,4 @@ async def test_an_erasure_beside_a_reader_says_that_the_log_stays(sqlite_store: 
         reader.execute("BEGIN")
         reader.execute("SELECT * FROM accounts").fetchall()
         assert (await erase(sqlite_store)).leaves_log
-    assert (await erase_account(sqlite_store, OTHER_EMAIL, "command line", LATER_MS)).leaves_log is False
+    assert (await erase_account(sqlite_store, OTHER_EMAIL, COMMAND_LINE, LATER_MS)).leaves_log is False

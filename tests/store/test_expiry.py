@@ -5,7 +5,7 @@ import pytest
 from cadenza.control.money.credit import give_credit, list_expiring
 from cadenza.control.money.refunds import refund_request
 from cadenza.core.errors import ControlError
-from cadenza.core.records import COMMAND_LINE, Usage
+from cadenza.core.records import COMMAND_LINE, Owner, Usage
 from cadenza.core.spans import DAY_MS
 from cadenza.ledger import check, credit, lots
 from cadenza.ledger.rules import Held
@@ -21,7 +21,7 @@ from tests.store.test_kinds_of_credit import EMAIL, newest, spend, split
 
 async def grant(store: Store, amount: int, days: int | None) -> None:
     """Grant this many cents."""
-    await give_credit(store, EMAIL, amount * CENT_NANO, f"for {days}", NOW_MS, expires_days=days)
+    await give_credit(store, EMAIL, amount * CENT_NANO, f"for {days}", NOW_MS, COMMAND_LINE, expires_days=days)
 
 
 async def expire(store: Store, days: int) -> int:
@@ -74,7 +74,7 @@ async def test_the_credit_of_a_voucher_expires_after_it_was_redeemed(store: Stor
     order = VoucherOrder(DOLLAR_NANO, credit_days=7)
     [(code, voucher)] = await create_vouchers(store, order, COMMAND_LINE, NOW_MS - 5 * DAY_MS)
     assert voucher.credit_days == 7
-    await redeem_voucher(store, "acct_a", code, EMAIL, NOW_MS)
+    await redeem_voucher(store, Owner("acct_a", EMAIL), code, NOW_MS)
     assert (await expiring(store), await expire(store, 6)) == ([(100, 7)], 0)
     assert (await expire(store, 7), await split(store)) == (100, (0, 0))
 

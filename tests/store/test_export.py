@@ -12,9 +12,9 @@ from sqlalchemy import Column, MetaData, Table, Text
 from cadenza.control.account.export import begin_export, describe, field_names, write_archive
 from cadenza.core.records import COMMAND_LINE, Usage
 from cadenza.pace import Pace
+from cadenza.store.columns import Exported, shown
 from cadenza.store.schema import metadata
 from cadenza.store.store import Store
-from cadenza.store.table_parts import Exported, shown
 from cadenza.store.tables.personal_data import EXPORTED, LEFT_OUT, PAGE, ExportedTable
 from tests.store.moves import finish, make_hold, take
 from tests.store.rows import NOW_MS, rows_of, run_sql

@@ -4,8 +4,7 @@ import asyncio
 
 from cadenza.core.records import Usage
 from cadenza.core.spans import DAY_MS
-from cadenza.ledger import credit
-from cadenza.ledger import transaction as ledger
+from cadenza.ledger import credit, idempotency_keys
 from cadenza.ledger.rules import Held, Insufficient, Repeated
 from cadenza.store.schema import idempotency
 from cadenza.store.store import Store
@@ -58,7 +57,7 @@ async def test_a_used_key_is_found_before_a_hold(store: Store) -> None:
         await take(store, hold)
 
     async def found(account: str = "acct_a", key: bytes = KEY, after_ms: int = 0) -> Repeated | None:
-        return await ledger.find_repeated(store, account, key, NOW_MS + after_ms)
+        return await idempotency_keys.find_repeated(store, account, key, NOW_MS + after_ms)
 
     assert [await found(), await found(key=OTHER_KEY)] == [REPEATED, Repeated("r2", "req-r2")]
     await finish(store, FIRST, Usage(100, 7))
@@ -82,9 +81,9 @@ async def test_old_keys_are_forgotten(store: Store) -> None:
     await fund(store, DOLLAR_NANO)
     await take(store, FIRST)
     await take(store, make_hold("r2", key=OTHER_KEY, started_at=NOW_MS + 1))
-    await store.transact(lambda tx: ledger.forget_old_keys(tx, NOW_MS + DAY_MS))
+    await store.transact(lambda tx: idempotency_keys.forget_old_keys(tx, NOW_MS + DAY_MS))
     assert await keys_kept(store) == 2
-    await store.transact(lambda tx: ledger.forget_old_keys(tx, NOW_MS + DAY_MS + 1))
+    await store.transact(lambda tx: idempotency_keys.forget_old_keys(tx, NOW_MS + DAY_MS + 1))
     assert await keys_kept(store) == 1
 
 

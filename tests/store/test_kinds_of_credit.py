@@ -2,7 +2,7 @@
 
 from cadenza.control.account.erasure import erase_account
 from cadenza.control.money.credit import correct_credit, give_credit
-from cadenza.core.records import COMMAND_LINE, Usage
+from cadenza.core.records import COMMAND_LINE, Owner, Usage
 from cadenza.ledger import check
 from cadenza.parts.payments.payments import DisputeClosed, Disputed, Refunded
 from cadenza.parts.payments.vouchers import VoucherOrder, create_vouchers, redeem_voucher
@@ -32,7 +32,7 @@ async def newest(store: Store) -> tuple[str | None, int, int]:
 
 async def give_voucher(store: Store, amount_nano: int) -> None:
     [(code, _)] = await create_vouchers(store, VoucherOrder(amount_nano), COMMAND_LINE, NOW_MS)
-    await redeem_voucher(store, "acct_a", code, EMAIL, NOW_MS)
+    await redeem_voucher(store, Owner("acct_a", EMAIL), code, NOW_MS)
 
 
 async def spend(store: Store, name: str, counted: Usage) -> None:
@@ -50,7 +50,7 @@ async def test_granted_credit_is_spent_before_paid_credit(store: Store) -> None:
     assert (await newest(store), await split(store)) == ((None, -150, -150), (1000, 50))
     await spend(store, "r2", Usage(30, 40))
     assert (await newest(store), await split(store)) == ((None, -150, -50), (900, 0))
-    await give_credit(store, EMAIL, DOLLAR_NANO, "sorry", NOW_MS)
+    await give_credit(store, EMAIL, DOLLAR_NANO, "sorry", NOW_MS, COMMAND_LINE)
     assert (await newest(store), await split(store)) == (("grant", 100, 100), (900, 100))
     await correct_credit(store, EMAIL, -3 * DOLLAR_NANO, "a mistake", COMMAND_LINE, NOW_MS)
     assert (await newest(store), await split(store)) == (("correction", -300, -100), (700, 0))
@@ -67,11 +67,11 @@ async def test_opening_credit_is_granted_and_what_is_left_is_forfeited(store: St
 async def test_a_returned_payment_takes_paid_credit_first(store: Store) -> None:
     """Granted credit stays as long as paid credit is there, and a dispute that is won gives back what was taken."""
     await pay_ten(store)
-    await give_credit(store, EMAIL, 3 * DOLLAR_NANO, "", NOW_MS)
+    await give_credit(store, EMAIL, 3 * DOLLAR_NANO, "", NOW_MS, COMMAND_LINE)
     await spend(store, "r1", Usage(30, 100))
     await spend(store, "r2", Usage(30, 100))
     assert await split(store) == (640, 0)
-    await give_credit(store, EMAIL, 3 * DOLLAR_NANO, "", NOW_MS, reference="again")
+    await give_credit(store, EMAIL, 3 * DOLLAR_NANO, "", NOW_MS, COMMAND_LINE, reference="again")
     await tell(store, Refunded(4 * DOLLAR_NANO), "evt_refund")
     assert (await newest(store), await split(store)) == (("return", -400, 0), (240, 300))
     await tell(store, Disputed("dp_1", 6 * DOLLAR_NANO), "evt_dispute")
@@ -79,7 +79,7 @@ async def test_a_returned_payment_takes_paid_credit_first(store: Store) -> None:
     assert account
     assert (await newest(store), await split(store)) == (("dispute", -540, -300), (0, 0))
     assert account.debt_nano == 60 * CENT_NANO
-    await give_credit(store, EMAIL, DOLLAR_NANO, "", NOW_MS, reference="third")
+    await give_credit(store, EMAIL, DOLLAR_NANO, "", NOW_MS, COMMAND_LINE, reference="third")
     assert (await newest(store), await split(store)) == (("debt", -60, -60), (0, 40))
     await tell(store, DisputeClosed("dp_1", 6 * DOLLAR_NANO, "won"), "evt_won")
     assert (await newest(store), await split(store)) == (("dispute", 600, 360), (240, 400))
@@ -88,7 +88,7 @@ async def test_a_returned_payment_takes_paid_credit_first(store: Store) -> None:
 async def test_a_debt_that_ended_requests_pay_is_split_too(store: Store) -> None:
     """In the transaction of a batch, after its charges: paid credit first."""
     await pay_ten(store)
-    await give_credit(store, EMAIL, 2 * DOLLAR_NANO, "", NOW_MS)
+    await give_credit(store, EMAIL, 2 * DOLLAR_NANO, "", NOW_MS, COMMAND_LINE)
     for name in ("r1", "r2", "r3"):
         await take(store, hold_of(name))
     await tell(store, Refunded(TEN_NANO), "evt_refund")

@@ -12,9 +12,10 @@ from sqlalchemy import text
 
 from cadenza.control.account.erasure import begin_erasure, erase_account, finish_erasures
 from cadenza.control.retention import RetentionKeeper
+from cadenza.core.records import COMMAND_LINE, Operator
 from cadenza.core.retention import RetentionLimits
 from cadenza.core.spans import DAY_MS
-from cadenza.ledger import low_balances, transaction
+from cadenza.ledger import idempotency_keys, low_balances
 from cadenza.observe import make_log
 from cadenza.parts.site.tables import links, sessions
 from cadenza.store.sqlite.store import SqliteStore
@@ -190,7 +191,7 @@ async def left(store: Store) -> dict[str, int]:
 async def test_erasing_an_account_with_many_rows(filled: Store) -> None:
     """No transaction changes more than ROWS_MAX rows, and nothing personal is left."""
     counting = CountingStore(filled)
-    await erase_account(counting, EMAIL, "command line", LATER_MS)
+    await erase_account(counting, EMAIL, COMMAND_LINE, LATER_MS)
     assert max(counting.changed) <= ROWS_MAX
     assert sum(counting.changed) > 6 * MANY
     assert await left(filled) == {}
@@ -199,12 +200,12 @@ async def test_erasing_an_account_with_many_rows(filled: Store) -> None:
 
 async def test_an_erasure_that_is_killed_between_any_two_batches_is_continued(filled: Store) -> None:
     """The first transaction closes the account and frees its address; each run goes on, and the money agrees."""
-    await begin_erasure(CountingStore(filled, 1), EMAIL, "command line", LATER_MS)
+    await begin_erasure(CountingStore(filled, 1), EMAIL, COMMAND_LINE, LATER_MS)
     assert await count(filled, f"SELECT COUNT(*) FROM accounts WHERE email = '{EMAIL}' OR suspended_at IS NULL") == 1
     assert await left(filled) == {name: await count(filled, sql) for name, sql in LEFT.items()}
     await add_account(filled, "acct_c", LATER_MS)
     await run_sql(filled, f"UPDATE accounts SET email = '{EMAIL}' WHERE id = 'acct_c'")
-    event = audit_events.AuditEvent(LATER_MS + 1, EMAIL, "account.class", "acct_c", detail="forte")
+    event = audit_events.AuditEvent(LATER_MS + 1, Operator(EMAIL), "account.class", "acct_c", detail="forte")
     await filled.transact(lambda tx: audit_events.add(tx, event))
     runs = 0
     while True:
@@ -246,7 +247,7 @@ async def test_a_killed_removal_is_continued(filled: Store) -> None:
 @pytest.mark.parametrize(
     ("remove", "table"),
     [
-        (lambda tx: transaction.forget_old_keys(tx, LATER_MS), "idempotency"),
+        (lambda tx: idempotency_keys.forget_old_keys(tx, LATER_MS), "idempotency"),
         (lambda tx: request_details.remove_old(tx, LATER_MS), "request_details"),
         (lambda tx: sessions.forget_expired(tx, LATER_MS), "sessions"),
         (lambda tx: links.forget_expired(tx, LATER_MS), "links"),

@@ -68,7 +68,7 @@ async def test_attempts_are_added_up(store: Store) -> None:
 async def test_revenue_is_known_by_its_credit(store: Store) -> None:
     """By account and by month, in a span: what was paid and granted credit, what a late end gave back, and refunds."""
     await fund(store, 0)
-    await give_credit(store, EMAIL, 1_000, "", NOW_MS)
+    await give_credit(store, EMAIL, 1_000, "", NOW_MS, COMMAND_LINE)
     await record_transfer(store, EMAIL, Transfer(DOLLAR_NANO, "INV-1"), COMMAND_LINE, NOW_MS)
     for name in ("r1", "r2"):
         await take(store, make_hold(name))

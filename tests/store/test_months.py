@@ -7,7 +7,7 @@ import pytest
 
 from cadenza.control.money.statement import check_ledger
 from cadenza.core.errors import ControlError
-from cadenza.core.records import Usage
+from cadenza.core.records import COMMAND_LINE, Usage
 from cadenza.core.spans import month_span
 from cadenza.ledger import credit
 from cadenza.ledger.months import ClosedMonth, seal
@@ -61,7 +61,7 @@ async def used(store: Store) -> Store:
 
 
 async def close(store: Store, month: str, now_ms: int = LATER) -> ClosedMonth:
-    return await close_month(store, month, "command line", now_ms)
+    return await close_month(store, month, COMMAND_LINE, now_ms)
 
 
 async def test_a_closed_month_has_its_sums_and_balances(used: Store) -> None:

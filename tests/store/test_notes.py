@@ -6,7 +6,7 @@ import pytest
 
 from cadenza.control.account.accounts import choose, preferences_of
 from cadenza.core.errors import ControlError, Unknown
-from cadenza.core.records import CLASSES
+from cadenza.core.records import CLASSES, COMMAND_LINE, Owner
 from cadenza.fleet.presence import USUAL_BOUNDS
 from cadenza.parts.grounding.note_rows import OwnedNote, texts_of
 from cadenza.parts.grounding.notes import NOTES_MAX, add_note, change_note, list_notes, remove_note
@@ -19,18 +19,17 @@ from tests.store.fleet import HOUR_S, member
 from tests.store.moves import opened
 from tests.store.rows import NOW_MS, add_account, add_key, rows_of, run_sql
 
-OWNER, OTHER = "acct_a", "acct_b"
-BY = "acct_a@example.org"
+OWNER, OTHER = Owner("acct_a", "acct_a@example.org"), Owner("acct_b", "acct_b@example.org")
 
 
 @pytest.fixture(autouse=True)
 async def owner(store: Store) -> Account:
-    await add_account(store, OTHER)
-    return await add_account(store, OWNER)
+    await add_account(store, OTHER.account_id)
+    return await add_account(store, OWNER.account_id)
 
 
-async def add(store: Store, text: str = "a note", now_ms: int = NOW_MS, account_id: str = OWNER) -> OwnedNote:
-    return await add_note(store, account_id, text, now_ms, by=BY)
+async def add(store: Store, text: str = "a note", now_ms: int = NOW_MS, owner: Owner = OWNER) -> OwnedNote:
+    return await add_note(store, owner, text, now_ms)
 
 
 async def fill(store: Store, count: int) -> None:
@@ -51,37 +50,37 @@ async def switches(store: Store, digest: bytes) -> tuple[bool, bool]:
 
 
 async def count_of(store: Store) -> int:
-    return next(int(row.note_count) for row in await rows_of(store, accounts) if row.id == OWNER)
+    return next(int(row.note_count) for row in await rows_of(store, accounts) if row.id == OWNER.account_id)
 
 
 async def test_notes_are_listed_oldest_first(store: Store) -> None:
     """Every note of the account is listed once, and no note of another account."""
     made = [await add(store, f"note {number}", NOW_MS + number) for number in (2, 0, 1)]
-    await add(store, account_id=OTHER)
+    await add(store, owner=OTHER)
     expected = sorted(made, key=lambda note: note.created_at)
     assert await list_notes(store, OWNER) == expected
-    assert await texts_of(store, OWNER) == ["note 0", "note 1", "note 2"]
+    assert await texts_of(store, OWNER.account_id) == ["note 0", "note 1", "note 2"]
 
 
 @pytest.mark.parametrize("note_id", ["", "note_unknown", "note_\0", "nöte", "n" * 5000, "\udc80"])
 async def test_an_unknown_note_cannot_be_touched(store: Store, note_id: str) -> None:
     """Whatever is given as an id, the answer is the same."""
-    for account_id in (OWNER, None):
+    for by in (OWNER, COMMAND_LINE):
         with pytest.raises(Unknown):
-            await change_note(store, note_id, "words", NOW_MS, account_id)
+            await change_note(store, by, note_id, "words", NOW_MS)
         with pytest.raises(Unknown):
-            await remove_note(store, note_id, NOW_MS, account_id)
+            await remove_note(store, by, note_id, NOW_MS)
 
 
 async def test_a_note_of_another_account_cannot_be_touched(store: Store) -> None:
-    """It is unknown to everybody but its owner and the command line, which names no account."""
-    foreign = await add(store, account_id=OTHER)
+    """It is unknown to everybody but its owner and the command line, whose operator acts on every account."""
+    foreign = await add(store, owner=OTHER)
     with pytest.raises(Unknown):
-        await change_note(store, foreign.id, "words", NOW_MS, OWNER)
+        await change_note(store, OWNER, foreign.id, "words", NOW_MS)
     with pytest.raises(Unknown):
-        await remove_note(store, foreign.id, NOW_MS, OWNER)
+        await remove_note(store, OWNER, foreign.id, NOW_MS)
     assert await list_notes(store, OTHER) == [foreign]
-    await remove_note(store, foreign.id, NOW_MS)
+    await remove_note(store, COMMAND_LINE, foreign.id, NOW_MS)
     assert await list_notes(store, OTHER) == []
 
 
@@ -93,7 +92,7 @@ async def test_an_account_has_a_bounded_number_of_notes(store: Store) -> None:
     assert {str(one) for one in done if not isinstance(one, OwnedNote)} == {
         "An account has at most 200 notes. Delete one first."
     }
-    await remove_note(store, "note_1", NOW_MS, OWNER)
+    await remove_note(store, OWNER, "note_1", NOW_MS)
     await add(store)
     assert (len(await list_notes(store, OWNER)), await count_of(store)) == (NOTES_MAX, NOTES_MAX)
 
@@ -102,7 +101,7 @@ async def test_a_note_that_is_removed_twice_is_counted_once(store: Store) -> Non
     """Of two that remove the same note, one succeeds, and the account's count stays right."""
     note = await add(store)
     await add(store)
-    done = await asyncio.gather(*(remove_note(store, note.id, NOW_MS, OWNER) for _ in range(2)), return_exceptions=True)
+    done = await asyncio.gather(*(remove_note(store, OWNER, note.id, NOW_MS) for _ in range(2)), return_exceptions=True)
     assert sorted(type(one).__name__ for one in done) == ["NoneType", "Unknown"]
     assert await count_of(store) == 1
 
@@ -114,29 +113,29 @@ async def test_the_look_up_of_a_key_tells_of_notes(store: Store, owner: Account)
     first, second = await add(store), await add(store)
     assert await switches(store, digest) == (True, True)
     chosen = Preferences("forte", "system", uses_search=False, uses_memory=False)
-    await choose(store, owner, chosen, CLASSES, NOW_MS, by=owner.email)
+    await choose(store, OWNER, owner, chosen, CLASSES, NOW_MS)
     assert await switches(store, digest) == (False, False)
-    await choose(store, owner, preferences_of(owner), CLASSES, NOW_MS, by=owner.email)
-    await remove_note(store, first.id, NOW_MS, OWNER)
+    await choose(store, OWNER, owner, preferences_of(owner), CLASSES, NOW_MS)
+    await remove_note(store, OWNER, first.id, NOW_MS)
     assert await switches(store, digest) == (True, True)
-    await remove_note(store, second.id, NOW_MS, OWNER)
+    await remove_note(store, OWNER, second.id, NOW_MS)
     assert await switches(store, digest) == (True, False)
 
 
 async def test_the_audit_trail_has_no_text(store: Store) -> None:
     """Every change is in it, with the id of the note alone; a change that is refused is not."""
     note = await add(store, "my secret plan")
-    await change_note(store, note.id, "my other plan", NOW_MS, OWNER, by=BY)
+    await change_note(store, OWNER, note.id, "my other plan", NOW_MS)
     with pytest.raises(ControlError):
         await add(store, " ")
-    await remove_note(store, note.id, NOW_MS)
+    await remove_note(store, COMMAND_LINE, note.id, NOW_MS)
     found = [
         (one.event, one.actor, one.subject, one.detail)
-        for one in reversed(await audit_events.list_newest(store, OWNER))
+        for one in reversed(await audit_events.list_newest(store, OWNER.account_id))
     ]
     assert found == [
-        ("note.add", BY, note.id, ""),
-        ("note.change", BY, note.id, ""),
+        ("note.add", OWNER.name, note.id, ""),
+        ("note.change", OWNER.name, note.id, ""),
         ("note.remove", "command line", note.id, ""),
     ]
 
@@ -156,8 +155,8 @@ async def test_every_process_knows_of_the_first_note_at_once(postgres: Postgres)
                 note = await add(command)
                 assert await seen() == {(True, True)}
                 chosen = Preferences("forte", "system", uses_search=False, uses_memory=False)
-                await choose(command, owner, chosen, CLASSES, NOW_MS, by=owner.email)
+                await choose(command, OWNER, owner, chosen, CLASSES, NOW_MS)
                 assert await seen() == {(False, False)}
-                await choose(command, owner, preferences_of(owner), CLASSES, NOW_MS, by=owner.email)
-                await remove_note(command, note.id, NOW_MS, OWNER)
+                await choose(command, OWNER, owner, preferences_of(owner), CLASSES, NOW_MS)
+                await remove_note(command, OWNER, note.id, NOW_MS)
                 assert await seen() == {(True, False)}

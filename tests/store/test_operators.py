@@ -17,7 +17,7 @@ from cadenza.control.operator import (
     search_accounts,
 )
 from cadenza.core.errors import ControlError
-from cadenza.core.records import COMMAND_LINE, Usage
+from cadenza.core.records import COMMAND_LINE, Operator, Usage
 from cadenza.ledger import check
 from cadenza.store.store import Store
 from cadenza.store.tables.accounts import Account
@@ -27,7 +27,7 @@ from tests.store.rows import add_key, run_sql
 
 NOW_MS = 1_800_000_000_000
 DOLLAR = 10**9
-BY = "operator@example.org"
+BY = Operator("operator@example.org")
 
 
 async def make_account(store: Store, email: str, credit_nano: int = DOLLAR) -> Account:
@@ -103,9 +103,9 @@ async def test_the_key_of_the_web_chat_is_not_revoked(store: Store) -> None:
     for key_id in ("key_own", "key_web"):
         await add_key(store, key_id, account_id=account.id)
     await run_sql(store, "UPDATE keys SET origin = 'web' WHERE id = 'key_web'")
-    assert [(await revoke_key(store, "key_own", NOW_MS, by=BY)).was_revoked for _ in range(2)] == [False, True]
+    assert [(await revoke_key(store, BY, "key_own", NOW_MS)).was_revoked for _ in range(2)] == [False, True]
     with pytest.raises(ControlError, match="web chat"):
-        await revoke_key(store, "key_web", NOW_MS, by=BY)
+        await revoke_key(store, BY, "key_web", NOW_MS)
     details = await get_details(store, account.id, NOW_MS)
     assert details
     assert {key.id: (key.state, key.is_web) for key in details.keys} == {
@@ -163,7 +163,7 @@ async def test_every_act_is_written_with_the_change(store: Store) -> None:
     event, created = await list_audit_events(store, "ann@example.org")
     assert created.event == "account.create"
     assert (event.actor, event.event, event.email, event.detail) == (
-        BY,
+        BY.name,
         "credit.grant",
         account.email,
         "1.00 dollars: a note",

@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import text
 
 from cadenza.core.errors import ControlError
+from cadenza.core.records import Owner
 from cadenza.core.spans import Span
 from cadenza.ledger import check, credit, payments
 from cadenza.ledger.origins import CreditMove
@@ -43,6 +44,7 @@ from cadenza.store.tables.audit_events import list_newest
 from tests.store.moves import fund, make_hold, money, opened, take
 from tests.store.rows import DOLLAR_NANO, NOW_MS, rows_of
 
+OWNER = Owner("acct_a", "acct_a@example.org")
 AMOUNT_NANO = 10 * DOLLAR_NANO
 CHECKOUT = PaymentIds(checkout="cs_1", reference="pi_1")
 PAYMENT = PaymentIds(reference="pi_1")
@@ -109,8 +111,8 @@ class Till:
 
 
 async def start(store: Store, amount_nano: int = AMOUNT_NANO, till: Till | None = None) -> str:
-    payer = Payer("acct_a", "acct_a@example.org", "https://c.example")
-    return (await start_payment(store, till or Till(), payer, amount_nano, payer.email, NOW_MS)).payment.id
+    payer = Payer(OWNER, OWNER.name, "https://c.example")
+    return (await start_payment(store, till or Till(), payer, amount_nano, NOW_MS)).payment.id
 
 
 def sender(store: Store) -> Callable[..., "asyncio.Future[Result]"]:
@@ -165,7 +167,7 @@ async def start_many(store: Store, count: int) -> None:
 
 
 async def state(store: Store) -> tuple[str, int]:
-    [payment] = await list_payments(store, "acct_a")
+    [payment] = await list_payments(store, OWNER)
     return payment.state, payment.returned_nano
 
 
@@ -311,15 +313,15 @@ async def test_what_was_refunded_and_what_was_lost_are_counted_apart(store: Stor
     for fact in disputed(3, "lost"):
         assert await send(fact) == "done"
     assert (await balance(store), await state(store)) == (7 * DOLLAR_NANO, ("paid", 3 * DOLLAR_NANO))
-    [payment] = await list_payments(store, "acct_a")
+    [payment] = await list_payments(store, OWNER)
     assert (payment.refunded_nano, payment.lost_nano, payment.disputed_nano) == (0, 3 * DOLLAR_NANO, 0)
     assert describe_payment(payment) == "paid, 3.00 lost by a dispute"
     assert await send(Refunded(4 * DOLLAR_NANO)) == "done"
-    [payment] = await list_payments(store, "acct_a")
+    [payment] = await list_payments(store, OWNER)
     assert describe_payment(payment) == "paid, 4.00 refunded, 3.00 lost by a dispute"
     assert await send(Refunded(7 * DOLLAR_NANO)) == "done"
     assert (await balance(store), await state(store)) == (0, ("returned", AMOUNT_NANO))
-    [payment] = await list_payments(store, "acct_a")
+    [payment] = await list_payments(store, OWNER)
     assert (payment.refunded_nano, payment.lost_nano) == (7 * DOLLAR_NANO, 3 * DOLLAR_NANO)
 
 

@@ -45,7 +45,7 @@ async def test_a_change_is_announced(store: Store) -> None:
     assert (await read_schedules(store, CONFIGURED, NOW_MS))["mezzo"] == PriceSchedule(CONFIGURED["mezzo"])
     assert await epochs.current(store, epochs.CLASSES) == before + 1
     [event] = await list_newest(store)
-    assert (event.actor, event.event, event.subject) == (COMMAND_LINE, "class.price", "forte")
+    assert (event.actor, event.event, event.subject) == (COMMAND_LINE.name, "class.price", "forte")
     assert "1.20 input / 3.60 output from" in event.detail
     assert "instead of 1.07 input / 3.45 output" in event.detail
 

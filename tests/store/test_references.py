@@ -18,7 +18,7 @@ from cadenza.control.money.credit import correct_credit, give_credit
 from cadenza.control.money.idempotency import FOR_ALL, digest_of
 from cadenza.core.codes import digest_key
 from cadenza.core.errors import ControlError
-from cadenza.core.records import COMMAND_LINE
+from cadenza.core.records import COMMAND_LINE, Operator, Owner
 from cadenza.ledger import check
 from cadenza.parts.payments.transfers import Transfer, find_transfer, record_transfer
 from cadenza.parts.payments.vouchers import VoucherOrder, create_vouchers, redeem_voucher
@@ -33,6 +33,7 @@ from tests.store.moves import fund, money, opened, postgres_store
 from tests.store.rows import DOLLAR_NANO, NOW_MS, rows_of
 
 EMAIL = "acct_a@example.org"
+OWNER = Owner("acct_a", COMMAND_LINE.name)
 NEW_EMAIL = "new@example.org"
 REFERENCE = "invoice 17"
 
@@ -47,7 +48,7 @@ ORDERS: dict[str, Order] = {
     "account": lambda store, reference: create_account(
         store, NEW_EMAIL, "a long password", 7, "forte", NOW_MS, reference
     ),
-    "key": lambda store, reference: create_key(store, EMAIL, KeyOrder("laptop", reference=reference), NOW_MS),
+    "key": lambda store, reference: create_key(store, OWNER, KeyOrder("laptop", reference=reference), NOW_MS),
     "voucher": lambda store, reference: create_vouchers(
         store, VoucherOrder(7, 2, reference=reference), COMMAND_LINE, NOW_MS
     ),
@@ -118,7 +119,7 @@ async def test_a_reference_is_of_one_order(store: Store) -> None:
             with pytest.raises(ControlError, match=said):
                 await other(store, reference)
     assert await made(store) == before
-    await give_credit(store, EMAIL, 8, "", NOW_MS, "operator@example.org", REFERENCE)
+    await give_credit(store, EMAIL, 8, "", NOW_MS, Operator("operator@example.org"), REFERENCE)
     assert (await money(store))[0] == DOLLAR_NANO + 7 + 8
 
 
@@ -154,7 +155,7 @@ async def test_a_reference_of_a_transfer_is_no_other(store: Store) -> None:
     await ORDERS["transfer"](store, REFERENCE)
     before = await made(store)
     others: list[Order] = [
-        lambda store, reference: give_credit(store, EMAIL, 7, "", NOW_MS, "operator@example.org", reference),
+        lambda store, reference: give_credit(store, EMAIL, 7, "", NOW_MS, Operator("operator@example.org"), reference),
         *(ORDERS[name] for name in ("credit", "correct", "account", "voucher")),
     ]
     for other in others:
@@ -203,7 +204,7 @@ async def test_a_lost_answer_is_asked_for_again(postgres: Postgres, tmp_path: Pa
                 view.id
             ]
         elif name == "voucher":
-            assert (await redeem_voucher(store, "acct_a", done[1][0], EMAIL, NOW_MS)).amount_nano == 7
+            assert (await redeem_voucher(store, OWNER, done[1][0], NOW_MS)).amount_nano == 7
         elif name == "credit":
             assert (done.earlier_at, done.account.balance_nano) == (None, DOLLAR_NANO + 7)
 

@@ -8,7 +8,7 @@ from cadenza.control.money.credit import give_credit
 from cadenza.control.money.refunds import Refund, refund_request
 from cadenza.control.money.statement import export_ledger, find_charge, read_statement
 from cadenza.core.errors import ControlError
-from cadenza.core.records import COMMAND_LINE, Usage
+from cadenza.core.records import COMMAND_LINE, Operator, Usage
 from cadenza.ledger import check
 from cadenza.ledger.rules import Ended
 from cadenza.store.store import Store
@@ -36,12 +36,12 @@ COST_NANO = 150 * CENT_NANO
 async def charged(store: Store) -> Store:
     """An account that has paid 10.00 dollars and was granted 1.00. The request r1 cost 1.50."""
     await pay_ten(store)
-    await give_credit(store, EMAIL, 100 * CENT_NANO, "", NOW_MS)
+    await give_credit(store, EMAIL, 100 * CENT_NANO, "", NOW_MS, COMMAND_LINE)
     await spend(store, "r1", Usage(30, 40))
     return store
 
 
-async def refund(store: Store, part_nano: int | None = None, by: str = COMMAND_LINE) -> Refund:
+async def refund(store: Store, part_nano: int | None = None, by: Operator = COMMAND_LINE) -> Refund:
     return await refund_request(store, "r1", part_nano, "a bad answer", by, NOW_MS)
 
 
@@ -65,7 +65,7 @@ async def test_a_charge_that_was_corrected_is_refunded_as_it_is_now(store: Store
     """A sweep charged the uncached price, and the late end gave a part back: a refund gives the rest of the cost."""
     await pay_ten(store)
     if granted_nano:
-        await give_credit(store, EMAIL, granted_nano, "", NOW_MS)
+        await give_credit(store, EMAIL, granted_nano, "", NOW_MS, COMMAND_LINE)
     async with writing(store, timing=ALONE, bounds=QUIET) as (writer, _):
         await writer.hold(make_hold("r1"))
         writer.track("r1", Progress(7))
@@ -84,7 +84,7 @@ async def test_a_charge_that_was_corrected_is_refunded_as_it_is_now(store: Store
 async def test_a_request_is_refunded_once(charged: Store) -> None:
     """By whomever, and whichever part: a second refund is refused with what was refunded before."""
     await refund(charged, 50 * CENT_NANO)
-    for by in (COMMAND_LINE, "other@example.org"):
+    for by in (COMMAND_LINE, Operator("other@example.org")):
         with pytest.raises(ControlError, match=r"r1 was refunded before: 0\.50 of 1\.50 dollars"):
             await refund(charged, 100 * CENT_NANO, by)
     assert await split(charged) == (1000, 0)
@@ -93,7 +93,8 @@ async def test_a_request_is_refunded_once(charged: Store) -> None:
 async def test_of_two_refunds_at_once_one_is_made(charged: Store, url: str) -> None:
     """Two operators on two machines."""
     async with opened(url) as beside:
-        refunds = (refund(charged, by="one@example.org"), refund(beside, by="two@example.org"))
+        one, two = Operator("one@example.org"), Operator("two@example.org")
+        refunds = (refund(charged, by=one), refund(beside, by=two))
         results = await asyncio.gather(*refunds, return_exceptions=True)
     assert {type(one) for one in results} == {ControlError, Refund}
     assert await split(charged) == (1000, 100)

@@ -5,7 +5,7 @@ import io
 
 from cadenza.control.retention import TURN_MS, Removed, RetentionKeeper
 from cadenza.core.chat import new_completion_id
-from cadenza.core.records import Usage
+from cadenza.core.records import Operator, Usage
 from cadenza.core.retention import RetentionLimits
 from cadenza.core.spans import DAY_MS
 from cadenza.observe import make_log
@@ -39,7 +39,7 @@ async def fill(store: Store) -> None:
         link = Link(bytes([number]) * 32, "verify", "acct_a", "", 0, expires_at)
         await store.transact(lambda tx, one=link: links.add(tx, one))  # type: ignore[misc]
     for days, account_id in ((31, "acct_a"), (31, None), (29, "acct_a")):
-        event = AuditEvent(NOW_MS - days * DAY_MS, "somebody", f"key.day{days}", account_id)
+        event = AuditEvent(NOW_MS - days * DAY_MS, Operator("somebody"), f"key.day{days}", account_id)
         await store.transact(lambda tx, one=event: add(tx, one))  # type: ignore[misc]
     for days in (42, 41, 39):
         hold = make_hold(new_completion_id(NOW_MS - days * DAY_MS), started_at=NOW_MS - days * DAY_MS)

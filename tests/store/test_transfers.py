@@ -8,7 +8,7 @@ import pytest
 from cadenza.control.account.erasure import erase_account
 from cadenza.control.money.credit import give_credit
 from cadenza.core.errors import ControlError
-from cadenza.core.records import COMMAND_LINE, Usage
+from cadenza.core.records import COMMAND_LINE, Operator, Owner, Usage
 from cadenza.core.spans import DAY_MS, day_of
 from cadenza.ledger.payments import PaymentDay
 from cadenza.ledger.rules import Held
@@ -30,29 +30,30 @@ from tests.store.rows import DOLLAR_NANO, NOW_MS, rows_of
 from tests.store.test_debts import CENT_NANO, cents
 from tests.store.test_kinds_of_credit import EMAIL, newest, spend, split
 
+ANN = Operator("ann")
 TRIES = 5
 CENT_TOKENS = 10**6  # a hold for them is a cent, and the reserve some cents
 LATER_MS = NOW_MS + 31 * DAY_MS
 INVOICE = Transfer(10 * DOLLAR_NANO, "INV-17", "seats of May")
 
 
-async def record(store: Store, transfer: Transfer = INVOICE, email: str = EMAIL, by: str = COMMAND_LINE) -> None:
+async def record(store: Store, transfer: Transfer = INVOICE, email: str = EMAIL, by: Operator = COMMAND_LINE) -> None:
     await record_transfer(store, email, transfer, by, NOW_MS)
 
 
 async def send_back(store: Store, part_cents: int | None, reference: str = "") -> RefundedTransfer:
     part_nano = None if part_cents is None else part_cents * CENT_NANO
-    return await refund_transfer(store, TransferRefund("INV-17", part_nano, "too much", reference), "ann", NOW_MS + 5)
+    return await refund_transfer(store, TransferRefund("INV-17", part_nano, "too much", reference), ANN, NOW_MS + 5)
 
 
 async def test_a_transfer_is_paid_credit(store: Store) -> None:
     """It is spent after granted credit, says its reference, and is in the report by its own method."""
     await fund(store, DOLLAR_NANO)
-    await record(store, by="ann@example.org")
+    await record(store, by=Operator("ann@example.org"))
     assert (await newest(store), await split(store)) == (("payment", 1000, 0), (1000, 100))
     await spend(store, "r1", Usage(30, 40))
     assert (await newest(store), await split(store)) == ((None, -150, -100), (950, 0))
-    [payment] = await list_payments(store, "acct_a")
+    [payment] = await list_payments(store, Owner("acct_a", EMAIL))
     assert (payment.provider, payment.reference, payment.state) == ("transfer", "INV-17", "paid")
     entry = next(one for one in await rows_of(store, entries) if one.origin == "payment")
     assert (entry.source, entry.note) == (payment.id, "bank transfer INV-17: seats of May")
@@ -67,7 +68,7 @@ async def test_a_reference_is_recorded_once(store: Store, url: str) -> None:
     await fund(store, 0)
     await fund(store, 0, "b")
     async with opened(url) as beside:
-        orders = [record((store, beside)[one % 2], by=("ann", COMMAND_LINE)[one // 2]) for one in range(4)]
+        orders = [record((store, beside)[one % 2], by=(ANN, COMMAND_LINE)[one // 2]) for one in range(4)]
         done = await asyncio.gather(*orders, return_exceptions=True)
     assert [one is None for one in done].count(True) == 1, done
     for transfer, email in (
@@ -121,10 +122,10 @@ async def test_a_transfer_is_refunded_in_parts(store: Store) -> None:
     assert (await newest(store), await split(store)) == (("return", -600, 0), (0, 100))
     with pytest.raises(ControlError, match=r"0.00 of the 10.00 dollars"):
         await send_back(store, None)
-    [payment] = await list_payments(store, "acct_a")
+    [payment] = await list_payments(store, Owner("acct_a", EMAIL))
     assert (payment.state, payment.returned_nano) == ("returned", 10 * DOLLAR_NANO)
     events = [(one.actor, one.detail) for one in await list_newest(store, "acct_a") if one.event == "payment.refund"]
-    assert events == [("ann", "6.00 dollars"), ("ann", "4.00 dollars")]
+    assert events == [(ANN.name, "6.00 dollars"), (ANN.name, "4.00 dollars")]
 
 
 async def test_a_refund_is_in_the_month_in_which_it_was_made(store: Store) -> None:
@@ -134,8 +135,8 @@ async def test_a_refund_is_in_the_month_in_which_it_was_made(store: Store) -> No
     this_month, next_month = month_of(NOW_MS), month_of(LATER_MS)
     before = await list_payment_entries(store, this_month)
     await spend(store, "r1", Usage(30, 40))
-    await refund_transfer(store, TransferRefund("INV-17", None, "why", "SEPA-1"), "ann", LATER_MS)
-    await give_credit(store, EMAIL, CENT_NANO, "", LATER_MS + 1)
+    await refund_transfer(store, TransferRefund("INV-17", None, "why", "SEPA-1"), ANN, LATER_MS)
+    await give_credit(store, EMAIL, CENT_NANO, "", LATER_MS + 1, COMMAND_LINE)
     assert await list_payment_entries(store, this_month) == before
     assert [(one.origin, one.reference, one.amount_nano) for one in before] == [("payment", "INV-17", 10 * DOLLAR_NANO)]
     back, debt = await list_payment_entries(store, next_month)
@@ -174,7 +175,7 @@ async def test_a_refund_waits_for_unused_reserves(store: Store) -> None:
             balance_nano, reserved_nano = await money(store)
             part_nano = (balance_nano - held.amount_nano) // CENT_NANO * CENT_NANO
             assert balance_nano - reserved_nano < part_nano
-            await refund_transfer(store, TransferRefund(reference, part_nano, "too much"), "ann", NOW_MS)
+            await refund_transfer(store, TransferRefund(reference, part_nano, "too much"), ANN, NOW_MS)
             back = [one for one in await rows_of(store, entries) if one.origin == "return"][-1]
             await writer.end(make_outcome(f"r{attempt}", Usage(1, 1)))
             if back.amount_nano == -part_nano:

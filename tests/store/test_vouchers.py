@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from cadenza.core.errors import ControlError
-from cadenza.core.records import COMMAND_LINE
+from cadenza.core.records import COMMAND_LINE, Owner
 from cadenza.ledger import check, credit
 from cadenza.parts.payments.vouchers import (
     Redeemed,
@@ -32,7 +32,7 @@ async def make(store: Store, amount_nano: int = 5 * DOLLAR_NANO, days: int | Non
 
 
 async def redeem(store: Store, code: str, account: str = "a", now_ms: int = NOW_MS) -> Redeemed:
-    return await redeem_voucher(store, f"acct_{account}", code, f"{account}@example.org", now_ms)
+    return await redeem_voucher(store, Owner(f"acct_{account}", f"{account}@example.org"), code, now_ms)
 
 
 async def test_a_voucher_gives_its_credit(store: Store) -> None:

@@ -57,7 +57,6 @@ SECTIONS = {
     "Models": {
         "class": ("classes.classes", "Classes: what serves them, and its replacement after evaluation."),
         "route": ("routes.routes", "Routes: list them, or keep requests from one for some time."),
-        "model": ("model.model", "The embedded model."),
     },
     "Watch": {
         "top": (

@@ -6,6 +6,7 @@ from typing import Literal
 
 import click
 
+from cadenza import parts
 from cadenza.config import Settings
 from cadenza.control.account.accounts import (
     create_account,
@@ -21,7 +22,6 @@ from cadenza.control.account.accounts import (
 from cadenza.control.account.erasure import erase_account
 from cadenza.control.account.export import archive_name, write_to
 from cadenza.control.money.credit import correct_credit, give_credit
-from cadenza.core.extras import require_extra
 from cadenza.core.money import format_dollars, parse_dollars
 from cadenza.core.records import COMMAND_LINE, DEFAULT_CLASS
 from cadenza.parts.payments.transfers import Transfer, record_transfer
@@ -238,7 +238,8 @@ def link(kind: Literal[LinkKind, "operator"], email: str, settings: Settings) ->
     """
     if kind not in ("invite", "operator") and not email:
         raise click.UsageError(f"A link of the kind {kind} needs EMAIL.")
-    require_extra("pages")  # it leads to one
+    if site := parts.find("/"):
+        site.require()  # it leads to one
     if kind == "invite" and PlatformSettings.given_in(settings).sign_up == "closed":
         raise ValueError('Sign-up is closed: set sign_up = "invite" in [platform] of the config, and restart.')
     if kind == "operator":

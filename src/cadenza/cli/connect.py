@@ -15,9 +15,9 @@ from cadenza.config.settings import is_public_http
 from cadenza.control.account.accounts import get_account_or_only_one
 from cadenza.control.client_settings import CLIENTS, SCOPES, ClientSettings
 from cadenza.control.keys import NAME_CHARS_MAX, KeyOrder, create_key, revoke_key
-from cadenza.core.records import CLASSES
+from cadenza.core.records import CLASSES, COMMAND_LINE
 from cadenza.store.tables.keys import OwnedKey
-from cadenza.terminal.configured import read_store, settings_option, usable_class, with_store
+from cadenza.terminal.configured import read_store, settings_option, usable_class, with_owner, with_store
 from cadenza.terminal.console import now_ms, say
 
 ANY_CLASS = "auto"
@@ -50,7 +50,7 @@ def connect(client: str, account: str | None, url: str | None, class_id: str, wr
         raise ValueError(f"{chosen.title} reads no file: leave out --write, and run what the command prints.")
     owner = read_store(settings, lambda store: get_account_or_only_one(store, account))
     order = KeyOrder(f"{client} on {platform.node()}"[:NAME_CHARS_MAX], SCOPES)
-    create = partial(with_store, settings, lambda store: create_key(store, owner.email, order, now_ms()))
+    create = partial(with_owner, settings, owner.email, lambda store, by: create_key(store, by, order, now_ms()))
     if writes:
         key = write_settings(settings, chosen, partial(chosen.fill, base, model=model), create)
     else:
@@ -78,7 +78,7 @@ def write_settings(
             draft.write_bytes(merge_settings(path, client.kind, fill(secret)).encode())
     except BaseException:
         if key:
-            with_store(settings, lambda store: revoke_key(store, key.id, now_ms()))
+            with_store(settings, lambda store: revoke_key(store, COMMAND_LINE, key.id, now_ms()))
         raise
     say(f"Wrote {path}, which only you can read. Start: {client.start}")
     return key

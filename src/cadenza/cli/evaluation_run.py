@@ -10,8 +10,8 @@ import msgspec
 
 from cadenza.cli.verdict_output import ProgressBar, print_gate, print_verdict
 from cadenza.config import Settings
+from cadenza.config.build import build_upstreams
 from cadenza.config.classes import asked_side, class_rules, find_candidate, resolve_classes, served_version
-from cadenza.config.parts import build_upstreams
 from cadenza.control.classes import ClassRules, name_routes
 from cadenza.core.attempts import EVALUATION, AttemptCounts
 from cadenza.core.classes import ClassVersion
@@ -68,7 +68,7 @@ async def run_suite(store: Store, settings: Settings, options: EvaluateOptions) 
             incumbent=incumbent,
             candidate=candidate,
             run=run,
-            actor=COMMAND_LINE,
+            actor=COMMAND_LINE.name,
             restart=options.restart,
         )
         _say_what_is_not_known(order)

@@ -17,8 +17,8 @@ import click
 import msgspec
 
 from cadenza.config import ConfigError, Settings, load_settings
+from cadenza.config.build import build_upstreams
 from cadenza.config.checks import is_private
-from cadenza.config.parts import build_upstreams
 from cadenza.config.proxies import proxy_for
 from cadenza.config.settings import DEFAULT_PRICES
 from cadenza.config.write import Off, write_config

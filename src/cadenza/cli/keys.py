@@ -10,9 +10,9 @@ from cadenza.config import Settings
 from cadenza.control.keys import CapOrder, KeyChange, KeyOrder, change_key, create_key, list_keys, revoke_key
 from cadenza.core.formats import rfc3339_or_none
 from cadenza.core.money import format_dollars
-from cadenza.core.records import PERIODS, Period
+from cadenza.core.records import COMMAND_LINE, PERIODS, Period
 from cadenza.store.tables.keys import Key, KeyCap
-from cadenza.terminal.configured import read_store, settings_option, with_store
+from cadenza.terminal.configured import read_owner, settings_option, with_owner, with_store
 from cadenza.terminal.console import json_option, now_ms, print_list, reference_option, say, to_row
 from cadenza.terminal.lazy import CommandGroup
 
@@ -77,7 +77,7 @@ def create(  # noqa: PLR0913, PLR0917 one for each option
     """Create a key and print it, alone on standard output. It is shown only this once."""
     chosen = None if cap is None else CapOrder(cap, cap_period)
     order = KeyOrder(name, scope, expires, rate, burst, chosen, reference)
-    secret, key = with_store(settings, lambda store: create_key(store, account, order, now_ms()))
+    secret, key = with_owner(settings, account, lambda store, owner: create_key(store, owner, order, now_ms()))
     click.echo(secret)
     until = f"It expires at {rfc3339_or_none(key.expires_at)}." if key.expires_at else "It does not expire."
     say(f"This key is shown once; only its hash is stored. {until}")
@@ -92,7 +92,7 @@ def create(  # noqa: PLR0913, PLR0917 one for each option
 @settings_option
 def list_(account: str, as_json: bool, settings: Settings) -> None:
     """List the keys of an account, with their limits and spend caps."""
-    views = read_store(settings, lambda store: list_keys(store, account, now_ms()))
+    views = read_owner(settings, account, lambda store, owner: list_keys(store, owner, now_ms()))
     print_list([to_row(key, *FIELDS) if as_json else _row(key) for key in views], COLUMNS, as_json=as_json)
 
 
@@ -123,7 +123,7 @@ def change(  # noqa: PLR0913, PLR0917 one for each option
         burst=_limit("--burst", burst, int),
         cap=UNSET if cap is None else None if cap == NO_CAP else CapOrder(cap, cap_period),
     )
-    changed = with_store(settings, lambda store: change_key(store, key, order, now_ms()))
+    changed = with_store(settings, lambda store: change_key(store, COMMAND_LINE, key, order, now_ms()))
     spends = "anything" if changed.cap is None else _say_cap(changed.cap)
     spent = f"; {format_dollars(changed.cap.spent_nano)} are spent" if changed.cap else ""
     say(f"The key {changed.prefix}… ({changed.id}) is named {changed.name!r}. {_say_limits(changed)}")
@@ -135,7 +135,7 @@ def change(  # noqa: PLR0913, PLR0917 one for each option
 @settings_option
 def revoke(key: str, settings: Settings) -> None:
     """Revoke a key. It stops working at once. Name it by its id, its first 12 characters or itself."""
-    revocation = with_store(settings, lambda store: revoke_key(store, key, now_ms()))
+    revocation = with_store(settings, lambda store: revoke_key(store, COMMAND_LINE, key, now_ms()))
     state = "was already revoked" if revocation.was_revoked else "is revoked"
     say(f"The key {revocation.key.prefix}… ({revocation.key.id}) {state}.")
 

@@ -21,17 +21,17 @@ import click
 import msgspec
 import uvloop
 
+from cadenza import parts
 from cadenza.app import WORKERS_FOLDER, App, log_replaced
-from cadenza.cli.model import DOWNLOAD_MB, install_model
 from cadenza.config import ConfigError, Settings
 from cadenza.config.classes import resolve_classes
+from cadenza.config.kinds import BUILT_IN, OF_PARTS, kind_of
 from cadenza.config.settings import GroundingSettings
-from cadenza.control.account.accounts import create_account, find_accounts
+from cadenza.control.account.accounts import create_account, find_accounts, get_owner
 from cadenza.control.class_versions import ServingProcess
 from cadenza.control.keys import KeyOrder, create_key
 from cadenza.control.store.prepare import prepare_store
 from cadenza.core.classes import ClassState
-from cadenza.core.extras import is_installed
 from cadenza.core.money import NANO_PER_DOLLAR, format_dollars
 from cadenza.core.records import DEFAULT_CLASS
 from cadenza.observe import Log, catch_strays, make_log
@@ -44,6 +44,7 @@ from cadenza.store.address import open_store
 from cadenza.store.sqlite.lost_commits import find_lost_commits
 from cadenza.store.store import Store
 from cadenza.store.tables.accounts import AccountsFound
+from cadenza.terminal.checks import OfferModel
 from cadenza.terminal.configured import command_to_paste, load_config, say_backup
 from cadenza.terminal.console import now_ms, say
 
@@ -51,7 +52,6 @@ DEMO_EMAIL = "demo@localhost"
 DEMO_CREDIT_NANO = 5 * NANO_PER_DOLLAR
 QUESTION = "Explain photosynthesis in one sentence."  # the embedded model answers it well, 20 times out of 20
 CONFIG_EXIT = 78  # EX_CONFIG of sysexits.h: a supervisor need not try again
-OFFER = f"There is no model yet. Download the small embedded one ({DOWNLOAD_MB} MB)?"
 EXAMPLE = f'{{"model": "auto", "messages": [{{"role": "user", "content": "{QUESTION}"}}], "max_tokens": 60}}'
 
 
@@ -69,13 +69,21 @@ def start(config: str | None, host: str | None, port: int | None) -> None:
     """Run the service of a config file. A mistake in that file has an exit code of its own."""
     try:
         settings = load_config(config)
-        if settings.lacks_model and sys.stdin.isatty() and click.confirm(OFFER, default=True, err=True):
-            install_model()
+        if settings.lacks_model and sys.stdin.isatty() and _offer_model():
             settings = load_config(config)
         run_service(settings, host or settings.server.host, settings.server.port if port is None else port)
     except ConfigError as error:
         say(f"cadenza: {error}")
         sys.exit(CONFIG_EXIT)
+
+
+def _offer_model() -> bool:
+    """Whether the built-in model was missing, and is installed now."""
+    part = OF_PARTS[BUILT_IN]
+    if not part.is_installed:
+        return False
+    offer: OfferModel = part.load("commands").offer_model
+    return offer()
 
 
 def run_service(settings: Settings, host: str, port: int) -> None:
@@ -114,8 +122,8 @@ def start_facts(settings: Settings, listener: socket.socket) -> dict[str, str | 
 
 def without_credentials(url: str) -> str:
     """Scheme, host and path of a store's address; user, password and query are left out."""
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+    address = urlsplit(url)
+    return f"{address.scheme}://{address.netloc.rpartition('@')[2]}{address.path}"
 
 
 def _bind(host: str, port: int) -> socket.socket:
@@ -140,7 +148,7 @@ async def _prepare(settings: Settings, log: Log, *, at_terminal: bool) -> Prepar
         if has_new_demo:
             demo = await _make_demo(store, with_key=at_terminal)
         classes = await resolve_classes(store, settings, ServingProcess(replaced=partial(log_replaced, log)))
-        if at_terminal and not found.has_others and is_installed("pages"):
+        if at_terminal and not found.has_others and has_pages():
             path = await make_operator_link(store, now_ms())
         return Prepared(found, has_new_demo, demo, path, classes)
     finally:
@@ -153,13 +161,13 @@ async def _make_demo(store: Store, *, with_key: bool) -> tuple[str, str] | None:
     await create_account(store, DEMO_EMAIL, password, DEMO_CREDIT_NANO, DEFAULT_CLASS, now_ms())
     if not with_key:
         return None
-    key, _ = await create_key(store, DEMO_EMAIL, KeyOrder("demo"), now_ms())
+    key, _ = await create_key(store, await get_owner(store, DEMO_EMAIL), KeyOrder("demo"), now_ms())
     return password, key
 
 
 def _print_screen(settings: Settings, base_url: str, found: Prepared) -> None:
     pages, key = settings.site_url or base_url.removesuffix("/v1"), "$CADENZA_API_KEY"
-    accounts, has_pages = found.accounts, is_installed("pages")
+    accounts, is_installed = found.accounts, has_pages()
     lines = [
         ("Pages", f"{pages}/" + (f"   (sign in as {DEMO_EMAIL})" if found.has_new_demo else "")),
         ("API", base_url),
@@ -179,8 +187,8 @@ def _print_screen(settings: Settings, base_url: str, found: Prepared) -> None:
         lines.append(("Accounts", command("account list")))
     else:
         lines.append(("Account", f"none yet; to create one: {command('account create EMAIL --credit 5.00')}"))
-    if not has_pages:
-        lines[0] = ("Pages", "not installed; to install them: pip install 'cadenza[pages]'")
+    if not is_installed:
+        lines[0] = ("Pages", "not installed; to install them: pip install 'cadenza[site]'")
     elif found.operator_path:
         lines.append(("Operator", f"{pages}{found.operator_path}   (makes the operator's account, once, for 24 hours)"))
     elif not accounts.has_operator and accounts.has_others:
@@ -203,7 +211,9 @@ def _model_lines(settings: Settings, classes: Mapping[str, ClassState]) -> list[
     served: dict[str, list[str]] = {}
     for class_id, state in classes.items():
         route = state.version.routes[0]
-        where = "on this machine" if settings.providers[route.provider].kind == "embedded" else f"at {route.provider}"
+        where = (
+            "on this machine" if kind_of(settings.providers[route.provider].kind).is_local else f"at {route.provider}"
+        )
         served.setdefault(f"{route.model} {where}", []).append(class_id)
     lines = [("Model", f"{model} answers for {', '.join(classes)}") for model, classes in served.items()]
     hint = ("", f"It is small and often wrong. To use a better model: {command_to_paste(None, 'init')}")
@@ -223,6 +233,11 @@ def _base_url(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     reachable = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 compared, not bound
     return f"http://{_bracketed(reachable)}:{port}/v1"
+
+
+def has_pages() -> bool:
+    site = parts.find("/")
+    return bool(site and site.is_installed)
 
 
 def _bracketed(host: str) -> str:

@@ -4,8 +4,9 @@ import click
 
 from cadenza.config import Settings
 from cadenza.core.formats import rfc3339
+from cadenza.core.records import COMMAND_LINE
 from cadenza.parts.site.tokens import TokenOrder, create_token, list_tokens, revoke_token
-from cadenza.terminal.configured import read_store, settings_option, with_store
+from cadenza.terminal.configured import read_owner, settings_option, with_owner, with_store
 from cadenza.terminal.console import json_option, now_ms, print_list, say, to_row
 from cadenza.terminal.lazy import CommandGroup
 
@@ -28,7 +29,7 @@ def tokens() -> None:
 def create(account: str, scope: tuple[str, ...], expires: int, name: str, settings: Settings) -> None:
     """Create a token and print it, alone on standard output. It is shown only this once."""
     order = TokenOrder(scope, expires, name)
-    secret, token = with_store(settings, lambda store: create_token(store, account, order, now_ms()))
+    secret, token = with_owner(settings, account, lambda store, owner: create_token(store, owner, order, now_ms()))
     click.echo(secret)
     say(f"This token is shown once; only its hash is stored. It expires at {rfc3339(token.expires_at)}.")
     say(f"Scopes: {', '.join(token.scopes)}. To revoke it: cadenza token revoke {token.id}")
@@ -40,8 +41,8 @@ def create(account: str, scope: tuple[str, ...], expires: int, name: str, settin
 @settings_option
 def list_(account: str, as_json: bool, settings: Settings) -> None:
     """List the tokens of an account, with their last use."""
-    views = read_store(settings, lambda store: list_tokens(store, account, now_ms()))
-    print_list([to_row(token, *FIELDS) for token in views], FIELDS, as_json=as_json)
+    views = read_owner(settings, account, lambda store, owner: list_tokens(store, owner, now_ms()))
+    print_list([to_row(token, *FIELDS) for token in reversed(views)], FIELDS, as_json=as_json)
 
 
 @tokens.command()
@@ -49,5 +50,5 @@ def list_(account: str, as_json: bool, settings: Settings) -> None:
 @settings_option
 def revoke(token: str, settings: Settings) -> None:
     """Revoke a token. It stops working at once. Name it by its id, its first 12 characters or itself."""
-    revoked = with_store(settings, lambda store: revoke_token(store, token, now_ms()))
+    revoked = with_store(settings, lambda store: revoke_token(store, COMMAND_LINE, token, now_ms()))
     say(f"The token {revoked.prefix}… ({revoked.id}) is revoked.")

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from cadenza import clock
+from cadenza.config.kinds import kind_of
 from cadenza.config.load import make_route
 from cadenza.config.settings import CandidateSettings, ClassSettings, Settings
 from cadenza.control.class_versions import ServingProcess, resolve
@@ -33,7 +34,7 @@ def served_version(states: Mapping[str, ClassState], class_id: str) -> ClassVers
 
 def asked_side(settings: Settings, routes: tuple[Route, ...], class_id: str) -> AskedSide:
     providers = [settings.providers[route.provider] for route in routes]
-    dialects = tuple(None if one.kind == "embedded" else one.dialect for one in providers)
+    dialects = tuple(None if kind_of(one.kind).is_local else one.dialect for one in providers)
     return AskedSide(routes, known_cost(settings, routes), settings.prices[class_id], dialects)
 
 
@@ -51,8 +52,9 @@ def provider_costs(settings: Settings, routes: Iterable[Route]) -> dict[tuple[st
 
 
 def _cost(settings: Settings, route: Route) -> Price | None:
-    """The embedded model costs nothing."""
-    return Price(0, 0) if settings.providers[route.provider].kind == "embedded" else settings.costs.get(route.name)
+    """A model on this machine costs nothing."""
+    is_local = kind_of(settings.providers[route.provider].kind).is_local
+    return Price(0, 0) if is_local else settings.costs.get(route.name)
 
 
 def class_rules(settings: Settings, class_id: str) -> ClassRules:
@@ -75,9 +77,9 @@ def find_candidate(settings: Settings, class_id: str, text: str) -> Route:
     others = [route for one in settings.classes.values() for route in (*one.routes, *one.candidates)]
     known = [route for route in (*own, *others) if route.provider == name]
     default = make_route(provider, CandidateSettings(name))
-    if provider.kind == "embedded" and model not in ("", default.model):
+    if default.model and model not in ("", default.model):
         raise ValueError(f"--candidate {text}: the provider '{name}' has one model: use '{name}/{default.model}'")
-    if not model and provider.kind == "openai":
+    if not (model or default.model):
         names = ", ".join(dict.fromkeys(route.name for route in known))
         raise ValueError(
             f"--candidate {text}: name a model too, PROVIDER/MODEL; the config has {names or 'none there'}"

@@ -28,6 +28,7 @@ from cadenza.config.checks import (
     is_private,
     zero,
 )
+from cadenza.config.kinds import KEYS, KINDS, kind_of
 from cadenza.config.reader import PartTable
 from cadenza.core.aliases import DEFAULT_ALIASES
 from cadenza.core.classes import ClassVersion, ConfiguredClass, GateLimits
@@ -62,7 +63,7 @@ ONE_WORD = ("[!-~]+", "the token must be one word of printable ASCII characters"
 RETENTION_RULE = 'must be exactly "zero": the service starts only if every provider has zero data retention'
 ENGINE_URLS = {"brave": "https://api.search.brave.com", "tavily": "https://api.tavily.com"}
 NO_PLAIN_HTTP = "http sends {} unencrypted; use https"
-KIND = one_of("openai", "embedded")
+KIND = one_of(*KINDS)
 
 T = TypeVar("T", bound=PartTable)
 
@@ -82,15 +83,13 @@ class ConfigError(ExpectedError):
 
 
 class NoModel(ConfigError):
-    """There is no config file, and the embedded model, which then answers, is not installed."""
-
-    def __init__(self) -> None:
-        super().__init__(["there is no model"], None)
+    """There is no config file, and the built-in model, which then answers, is not installed."""
 
     def __str__(self) -> str:
+        [missing] = self.problems
         return (
-            "there is no model: no config file was found, and the embedded model is not installed.\n"
-            "Run 'cadenza init' to set up a provider or model server, or 'cadenza model install' for the embedded one."
+            "there is no model: no config file was found.\n"
+            f"Run 'cadenza init' to set up a provider or model server. Without a config: {missing}"
         )
 
 
@@ -143,7 +142,7 @@ class PriceSettings(ConfigTable, frozen=True):
 class ProviderSettings(ConfigTable, frozen=True):
     """Serves models. `authorities` are the certificates in `ca_file`. `proxy` comes from the environment."""
 
-    kind: Annotated[Literal["", "openai", "embedded"], KIND, Like("openai"), 'required: any OpenAI-compatible endpoint; "embedded": SmolLM2 on llama.cpp, on this machine'] = ""
+    kind: Annotated[str, KIND, Like("openai"), 'required: any OpenAI-compatible endpoint; "embedded": SmolLM2 on llama.cpp, on this machine'] = ""
     retention: Annotated[str, zero(RETENTION_RULE), Like("zero"), "required: you state that the provider retains no data"] = ""
     base_url: Annotated[str | None, ADDRESS, Like("https://api.acme.example/v1"), "of an endpoint; it needs one"] = None
     api_key_env: Annotated[str | None, Variable("the provider's key", "ACME_API_KEY", *SENDABLE)] = None
@@ -160,26 +159,24 @@ class ProviderSettings(ConfigTable, frozen=True):
 
     @property
     def retention_by(self) -> RetentionBy:
-        """What makes sure of zero retention. The embedded model is on this machine."""
-        return "api" if self.kind == "embedded" or DIALECTS[self.dialect].enforces_retention else "contract"
+        """What makes sure of zero retention. A local model is on this machine."""
+        return "api" if kind_of(self.kind).is_local or DIALECTS[self.dialect].enforces_retention else "contract"
 
     def mistakes(self) -> Iterable[tuple[str, str]]:
         if not self.kind:
             yield "kind", f"missing; it must be {KIND.rule}"
         if not self.retention:
             yield "retention", f"missing; it {RETENTION_RULE}"
-        own, foreign = ("embedded", OF_ENDPOINTS) if self.kind == "embedded" else ("openai", ("model_path",))
-        for name in filter(lambda name: self.kind and getattr(self, name), foreign):
-            yield name, f'only for a provider of kind = "{"openai" if own == "embedded" else "embedded"}"'
-        if self.kind == "openai" and not self.base_url:
+        kind, others = kind_of(self.kind), '" or "'.join(name for name in KINDS if name != self.kind)
+        for name in filter(lambda name: getattr(self, name), KEYS):
+            if name not in kind.keys:
+                yield name, f'only for a provider of kind = "{others}"'
+        if not (kind.is_local or self.base_url):
             yield "base_url", f"missing; it must be {ADDRESS.rule}"
         if self.base_url and is_public_http(self.base_url) and not self.insecure:
             yield "base_url", f"{NO_PLAIN_HTTP.format('keys and messages')}, or insecure = true"
         if self.api_key_env and self.api_key_file:
             yield "", "must have api_key_env or api_key_file, not both"
-
-
-OF_ENDPOINTS = ("base_url", "api_key_env", "api_key_file", "dialect", "api_version", "ca_file", "insecure")
 
 
 class TimeoutSettings(ConfigTable, frozen=True):
@@ -351,7 +348,7 @@ class Settings(Sections, frozen=True, kw_only=True):
     """The whole configuration. `source` is the file that it came from, or None for the built-in default.
 
     `fault_point` is only for tests: the step at which the process kills itself. `missing_secrets` has a sentence for
-    each secret that should be in the environment and is not, and `missing_models` for each embedded model that is not
+    each secret that should be in the environment and is not, `missing_models` for each local model that is not
     installed, and `missing_extras` for what an extra of the package would bring.
     """
 
@@ -385,7 +382,7 @@ class Settings(Sections, frozen=True, kw_only=True):
 
     @property
     def lacks_model(self) -> bool:
-        """Whether there is no config file, and the embedded model, which then answers, is not installed."""
+        """Whether there is no config file, and the built-in model, which then answers, is not installed."""
         return bool(self.missing_models) and not self.source
 
     def require_secrets(self) -> None:
@@ -396,7 +393,7 @@ class Settings(Sections, frozen=True, kw_only=True):
     def require_complete(self) -> None:
         """The same, and ConfigError if a model or an extra is not installed: all that a start needs."""
         if self.lacks_model:
-            raise NoModel
+            raise NoModel(list(self.missing_models), None)
         self.require_secrets()
         if missing := [*self.missing_models, *self.missing_extras]:
             raise ConfigError(missing, self.source)

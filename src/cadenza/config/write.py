@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from cadenza import parts
+from cadenza.config.kinds import BUILT_IN
 from cadenza.config.reader import BY_CLASS, ConfigKey, Table, keys_of
 from cadenza.config.settings import file_with
 from cadenza.core.config_keys import DOLLARS, ConfigTable
@@ -101,7 +102,7 @@ def _quote(text: str) -> str:
 def example_config() -> str:
     """A file with every setting, which a start accepts."""
     tables = _example(file_with(parts.TABLES))
-    tables["providers"]["local"] = {"kind": "embedded", "retention": "zero"}
+    tables["providers"]["local"] = {"kind": BUILT_IN, "retention": "zero"}
     tables["classes"]["forte"]["routes"].append({"provider": "local", "order": 1})
     tables["classes"]["forte"]["candidates"] = [{"provider": "acme", "model": "acme-large-2"}]
     return write_config(tables)

@@ -16,13 +16,13 @@ import msgspec
 
 from cadenza.core.classes import ClassState, ClassVersion, ConfiguredClass
 from cadenza.core.errors import ControlError
-from cadenza.core.records import CLASSES, RetentionBy
+from cadenza.core.records import CLASSES, Operator, RetentionBy
 from cadenza.store.store import Store, StoreBusy, StoreRefused, Transaction
 from cadenza.store.tables import audit_events, class_versions
 from cadenza.store.tables.audit_events import AuditEvent
 from cadenza.upstreams.dialects import ENFORCE
 
-CONFIG = "config"  # the actor of a version that the config names
+CONFIG = Operator("config")  # the actor of a version that the config names
 TRIES = 5  # processes that start together wait for each other
 
 
@@ -118,7 +118,7 @@ def _record(
     """Record what the config says, unless the state says it already. The state that it replaces, and what is served."""
     if state and _is_current(state, given):
         return None, state
-    new = msgspec.structs.replace(given.version, created_at=now_ms, actor=CONFIG)
+    new = msgspec.structs.replace(given.version, created_at=now_ms, actor=CONFIG.name)
     state = class_versions.get_state(tx, new.class_id)  # locked, and read again
     if state is None:
         first = class_versions.find(tx, new) or class_versions.add(tx, new)

@@ -16,7 +16,7 @@ from cadenza.core.classes import ClassState, ClassVersion, GateLimits
 from cadenza.core.errors import ControlError
 from cadenza.core.formats import rfc3339
 from cadenza.core.public import Public
-from cadenza.core.records import CLASSES, RetentionBy, Route
+from cadenza.core.records import CLASSES, Operator, RetentionBy, Route
 from cadenza.core.spans import DAY_MS
 from cadenza.fleet.changes import make_change
 from cadenza.parts.evaluation import verdict_rows as verdicts
@@ -134,7 +134,7 @@ async def get_pair(
     return await _read_version(store, class_id, before), await _read_version(store, class_id, after)
 
 
-async def adopt(store: Store, class_id: str, rules: ClassRules, by: str, now_ms: int) -> ClassState:
+async def adopt(store: Store, class_id: str, rules: ClassRules, by: Operator, now_ms: int) -> ClassState:
     """From now on the store decides what the class serves, and the routes in the config do not."""
     state = await _read_state(store, class_id)
     if state.is_adopted:
@@ -147,7 +147,7 @@ async def adopt(store: Store, class_id: str, rules: ClassRules, by: str, now_ms:
     return await _change(store, state, new, event)
 
 
-async def hand_back(store: Store, class_id: str, rules: ClassRules, by: str, now_ms: int) -> ClassState:
+async def hand_back(store: Store, class_id: str, rules: ClassRules, by: Operator, now_ms: int) -> ClassState:
     """Undo an adoption: the routes of the config are served again."""
     state = await _read_state(store, class_id)
     if not state.is_adopted:
@@ -160,7 +160,7 @@ async def hand_back(store: Store, class_id: str, rules: ClassRules, by: str, now
 
 
 async def promote(
-    store: Store, class_id: str, rules: ClassRules, order: PromotionOrder, by: str, now_ms: int
+    store: Store, class_id: str, rules: ClassRules, order: PromotionOrder, by: Operator, now_ms: int
 ) -> ClassState:
     """Serve the candidate instead of the main routes."""
     state = await _read_state(store, class_id)
@@ -178,7 +178,7 @@ async def promote(
 
     def change(tx: Transaction) -> ClassState:
         current = _lock(tx, class_id, before)
-        stamped = msgspec.structs.replace(made, created_at=now_ms, actor=by, verdict_id=verdict_id)
+        stamped = msgspec.structs.replace(made, created_at=now_ms, actor=by.name, verdict_id=verdict_id)
         version = _find_version(tx, current, stamped) or class_versions.add(tx, stamped)
         detail = f"version {version.number} instead of {before}: {order.candidate.name}; {why}"
         event = AuditEvent(now_ms, by, "class.promote", subject=class_id, detail=detail)
@@ -188,7 +188,7 @@ async def promote(
 
 
 async def roll_back(
-    store: Store, class_id: str, rules: ClassRules, order: RollbackOrder, by: str, now_ms: int
+    store: Store, class_id: str, rules: ClassRules, order: RollbackOrder, by: Operator, now_ms: int
 ) -> ClassState:
     """Serve an earlier version again."""
     state = await _read_state(store, class_id)

@@ -1,8 +1,8 @@
 """Keys: create, list, change, revoke. A secret is shown once; only its digest and prefix are stored.
 
-A change is complete when it holds in every process: no process accepts a key once `revoke_key` has returned. With an
-`account_id`, a function works for the owner of that account: it finds keys by id, and only those of the account.
-Without it, it works for an operator or the command line: it finds any key but the web chat's, by id, prefix or secret.
+A change is complete when it holds in every process: no process accepts a key once `revoke_key` has returned. An
+owner finds keys by id, and only those of the account. An operator finds any key but the web chat's, by id, prefix or
+secret.
 Every change is in the audit log. An account has a bounded number of keys.
 """
 
@@ -13,12 +13,11 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from cadenza.control.account.accounts import get_account
 from cadenza.control.money.idempotency import make_command
 from cadenza.core.codes import DISPLAY_CHARS, KEY_PREFIX, digest_key, display_prefix, is_well_formed, make_key
 from cadenza.core.errors import ControlError, Unknown
 from cadenza.core.money import format_dollars, parse_dollars
-from cadenza.core.records import COMMAND_LINE, SCOPES, Cap, Period
+from cadenza.core.records import SCOPES, Actor, Cap, Owner, Period
 from cadenza.core.spans import DAY_MS
 from cadenza.fleet.changes import make_change
 from cadenza.ledger import cap_rows
@@ -82,14 +81,7 @@ class KeyPage(msgspec.Struct, frozen=True):
     has_more: bool
 
 
-async def create_key(store: Store, email: str, order: KeyOrder, now_ms: int) -> tuple[str, OwnedKey]:
-    """`create_own_key` at the command line, which knows an account by its address."""
-    return await create_own_key(store, (await get_account(store, email)).id, order, now_ms, by=COMMAND_LINE)
-
-
-async def create_own_key(
-    store: Store, account_id: str, order: KeyOrder, now_ms: int, *, by: str
-) -> tuple[str, OwnedKey]:
+async def create_key(store: Store, owner: Owner, order: KeyOrder, now_ms: int) -> tuple[str, OwnedKey]:
     """Return the secret, which is not stored, and the record of the key."""
     _check_scopes(order.scopes)
     _check_name(order)
@@ -97,8 +89,8 @@ async def create_own_key(
     cap, days = _cap_of(order), _days(order.expires)
     secret, key_id = make_key(), "key_" + secrets.token_urlsafe(18)
     limits = (order.requests_per_second, order.burst)
-    arguments = (account_id, order.name, sorted(order.scopes), order.expires, limits, cap)
-    command = make_command(by, "key.create", arguments, order.reference, key_id)
+    arguments = (owner.account_id, order.name, sorted(order.scopes), order.expires, limits, cap)
+    command = make_command(owner, "key.create", arguments, order.reference, key_id)
 
     def create(tx: Transaction) -> OwnedKey:
         claim = command.claim(tx, now_ms)
@@ -109,7 +101,7 @@ async def create_own_key(
             return created
         key = NewKey(
             id=key_id,
-            account_id=account_id,
+            account_id=owner.account_id,
             name=order.name,
             prefix=display_prefix(secret),
             scopes=frozenset(order.scopes),
@@ -117,7 +109,7 @@ async def create_own_key(
             expires_at=None if days is None else now_ms + days * DAY_MS,
             requests_per_second=order.requests_per_second,
             burst=order.burst,
-            token=audit_events.token_of(by),
+            token=owner.token,
         )
         _check_room(tx, key.account_id, now_ms)
         keys.add(tx, key, digest_key(secret.encode()))
@@ -125,7 +117,7 @@ async def create_own_key(
             cap_rows.set_cap(tx, key.account_id, key.id, cap, now_ms)
         [created] = keys.find(tx, "id", key.id, now_ms)
         detail = f"{created.prefix} {' '.join(order.scopes) or 'all scopes'}, expires {order.expires}"
-        audit_events.add(tx, AuditEvent(now_ms, by, "key.create", created.account_id, created.id, detail))
+        audit_events.add(tx, AuditEvent(now_ms, owner, "key.create", created.account_id, created.id, detail))
         return created
 
     return secret, await command.run(lambda: make_change(store, create))
@@ -140,36 +132,23 @@ def _made_before(tx: Transaction, key_id: str, now_ms: int) -> ControlError:
     )
 
 
-async def list_keys(store: Store, email: str, now_ms: int) -> list[OwnedKey]:
+async def list_keys(store: Store, owner: Owner, now_ms: int) -> list[OwnedKey]:
     """List the keys of an account, oldest first, including revoked and expired ones."""
-    return await list_own_keys(store, (await get_account(store, email)).id, now_ms)
+    return (await keys.list_page(store, owner.account_id, now_ms))[::-1]
 
 
-async def list_own_keys(store: Store, account_id: str, now_ms: int) -> list[OwnedKey]:
-    """`list_keys` by the account's id."""
-    return (await keys.list_page(store, account_id, now_ms))[::-1]
-
-
-async def page_own_keys(
-    store: Store, account_id: str, now_ms: int, before: str = "", *, count: int = 50, is_active: bool = False
+async def page_keys(
+    store: Store, owner: Owner, now_ms: int, before: str = "", *, count: int = 50, is_active: bool = False
 ) -> KeyPage:
     """A page of an account's keys, newest first, after the key `before`. The key of the web chat is left out."""
-    found = await keys.list_page(store, account_id, now_ms, before, count + 1, is_active=is_active)
+    found = await keys.list_page(store, owner.account_id, now_ms, before, count + 1, is_active=is_active)
     return KeyPage(found[:count], len(found) > count)
 
 
-async def get_own_key(store: Store, account_id: str, key_id: str, now_ms: int) -> OwnedKey:
-    key = await find_key(store, key_id, now_ms)
-    if key.account_id != account_id or key.is_web:
-        raise Unknown("key")
-    return key
-
-
-async def find_key(store: Store, key_id: str, now_ms: int) -> OwnedKey:
-    """The key of any account with this id."""
+async def get_key(store: Store, by: Actor, key_id: str, now_ms: int) -> OwnedKey:
     column, value = _place_of(key_id)
     found = await keys.list_newest(store, column, value, now_ms, 1) if column == "id" and value else []
-    if not found:
+    if not found or (isinstance(by, Owner) and (found[0].is_web or found[0].account_id != by.account_id)):
         raise Unknown("key")
     return found[0]
 
@@ -180,13 +159,11 @@ async def find_keys(store: Store, text: str, now_ms: int) -> list[OwnedKey]:
     return await keys.list_newest(store, column, value, now_ms, FOUND_MAX) if value else []
 
 
-async def revoke_key(
-    store: Store, text: str, now_ms: int, account_id: str | None = None, *, by: str = COMMAND_LINE
-) -> RevokedKey:
+async def revoke_key(store: Store, by: Actor, text: str, now_ms: int) -> RevokedKey:
     """Revoke a key. If several match, the only active one is meant."""
 
     def revoke(tx: Transaction) -> RevokedKey:
-        key = _find_one(tx, text, now_ms, account_id)
+        key = _find_one(tx, by, text, now_ms)
         is_first = keys.revoke(tx, key.id, now_ms)
         if is_first:
             audit_events.add(tx, AuditEvent(now_ms, by, "key.revoke", key.account_id, key.id, key.prefix))
@@ -195,16 +172,14 @@ async def revoke_key(
     return await make_change(store, revoke)
 
 
-async def change_key(
-    store: Store, text: str, change: KeyChange, now_ms: int, account_id: str | None = None, *, by: str = COMMAND_LINE
-) -> OwnedKey:
+async def change_key(store: Store, by: Actor, text: str, change: KeyChange, now_ms: int) -> OwnedKey:
     """Change the name, the limits and the spend cap of a key, or some of them. The next request sees it."""
     _check_name(change)
     _check_limits(change)
     cap = _cap_of(change)
 
     def make(tx: Transaction) -> OwnedKey:
-        key = _find_one(tx, text, now_ms, account_id)
+        key = _find_one(tx, by, text, now_ms)
         for event, detail in _apply(tx, key, change, cap, now_ms):
             audit_events.add(tx, AuditEvent(now_ms, by, event, key.account_id, key.id, detail))
         [changed] = keys.find(tx, "id", key.id, now_ms)
@@ -234,12 +209,12 @@ def _cap_of_key(key: OwnedKey) -> Cap | None:
     return Cap(key.cap.limit_nano, key.cap.period) if key.cap else None
 
 
-def _find_one(tx: Transaction, text: str, now_ms: int, account_id: str | None) -> OwnedKey:
+def _find_one(tx: Transaction, by: Actor, text: str, now_ms: int) -> OwnedKey:
     column, value = _place_of(text)
     known = keys.find(tx, column, value, now_ms) if value else []
     found = [key for key in known if not key.is_web]
-    if account_id is not None:
-        found = [key for key in found if key.id == text and key.account_id == account_id]
+    if isinstance(by, Owner):
+        found = [key for key in found if key.id == text and key.account_id == by.account_id]
     elif known and known[0].id == text and not found:
         raise ControlError("This key belongs to the web chat and is known to nobody. Suspend the account instead.")
     matches = [key for key in found if key.state == "active"] or found

@@ -12,7 +12,7 @@ from cadenza.ledger.statement import Entry
 from cadenza.store.store import Store
 from cadenza.store.tables import accounts, audit_events, epochs, operators
 from cadenza.store.tables.accounts import Account
-from cadenza.store.tables.audit_events import NEWEST, AuditEvent
+from cadenza.store.tables.audit_events import NEWEST, LoggedEvent
 from cadenza.store.tables.keys import OwnedKey, list_newest
 from cadenza.store.tables.metered import first_id
 from cadenza.store.tables.operators import (
@@ -68,7 +68,7 @@ class AccountDetails(msgspec.Struct, frozen=True):
     has_more_keys: bool
     usage: Report
     sessions: int
-    audit_events: list[AuditEvent]
+    audit_events: list[LoggedEvent]
     entries: list[Entry]
 
 
@@ -159,7 +159,7 @@ def _is_plain(text: str) -> bool:
 
 async def list_audit_events(
     store: Store, email: str | None = None, before: int = NEWEST, count: int = PAGE
-) -> list[AuditEvent]:
+) -> list[LoggedEvent]:
     """The newest events, newest first: of the account with this address, or of all. `before` is the last id seen."""
     account_id = (await get_account(store, email)).id if email else None
     return await audit_events.list_newest(store, account_id, before, count)

@@ -14,6 +14,7 @@ from cadenza.core.errors import ControlError
 from cadenza.core.formats import rfc3339
 from cadenza.core.money import Price
 from cadenza.core.prices import PriceChange, PriceSchedule, describe_price
+from cadenza.core.records import Operator
 from cadenza.core.spans import DAY_MS
 from cadenza.fleet.changes import make_change
 from cadenza.store.store import Store, Transaction
@@ -52,7 +53,7 @@ async def read_schedules(store: Store, configured: Mapping[str, Price], now_ms: 
 
 
 async def change_price(
-    store: Store, order: PriceOrder, configured: Mapping[str, Price], by: str, now_ms: int
+    store: Store, order: PriceOrder, configured: Mapping[str, Price], by: Operator, now_ms: int
 ) -> PriceSchedule:
     """Announce a price that takes effect on a date, and return the prices of the class."""
     class_id, price, date = order.class_id, order.price, rfc3339(order.from_at)
@@ -77,7 +78,7 @@ async def change_price(
         before = PriceSchedule.of(configured[class_id], changes, now_ms).at(order.from_at)
         _check_cached(order, before)
         added = PriceChange(order.from_at, price)
-        price_changes.add(tx, class_id, added, by, now_ms)
+        price_changes.add(tx, class_id, added, by.name, now_ms)
         detail = f"{describe_price(price)} from {date}, instead of {describe_price(before)}"
         audit_events.add(tx, AuditEvent(now_ms, by, EVENT, subject=class_id, detail=detail))
         return PriceSchedule.of(configured[class_id], [*changes, added], now_ms)
@@ -85,7 +86,7 @@ async def change_price(
     return await make_change(store, work)
 
 
-async def cancel_change(store: Store, class_id: str, from_at: int, by: str, now_ms: int) -> PriceChange:
+async def cancel_change(store: Store, class_id: str, from_at: int, by: Operator, now_ms: int) -> PriceChange:
     """Withdraw a change of price that has not taken effect."""
     date = rfc3339(from_at)
 

@@ -8,6 +8,7 @@ from collections.abc import Collection
 
 from cadenza.core.errors import ControlError
 from cadenza.core.formats import rfc3339
+from cadenza.core.records import Operator
 from cadenza.core.spans import DAY_MS
 from cadenza.fleet.changes import make_change
 from cadenza.store.store import Store, Transaction
@@ -19,14 +20,14 @@ REST_MS_MIN, REST_MS_MAX = 1_000, DAY_MS
 
 
 async def rest_route(
-    store: Store, route: str, rest_ms: int, routes: Collection[str], by: str, now_ms: int
+    store: Store, route: str, rest_ms: int, routes: Collection[str], by: Operator, now_ms: int
 ) -> RouteRest:
     """Keep requests from one of `routes`, each PROVIDER/MODEL. This replaces an earlier rest of it."""
     if route not in routes:
         raise ControlError(f"No class has the route {route[:200]!r}. The routes are {', '.join(routes)}.")
     if not REST_MS_MIN <= rest_ms <= REST_MS_MAX:
         raise ControlError("A route rests for 1 second to 24 hours: write 90s, 10m or 2h.")
-    rest = RouteRest(route, now_ms + rest_ms, by)
+    rest = RouteRest(route, now_ms + rest_ms, by.name)
 
     def work(tx: Transaction) -> RouteRest:
         epochs.begin_next(tx, epochs.CLASSES)  # first: it locks out every other change of a rest until the commit
@@ -39,7 +40,7 @@ async def rest_route(
     return await make_change(store, work)
 
 
-async def resume_route(store: Store, route: str, by: str, now_ms: int) -> None:
+async def resume_route(store: Store, route: str, by: Operator, now_ms: int) -> None:
     """End a rest early."""
 
     def work(tx: Transaction) -> None:

@@ -6,11 +6,6 @@ from cadenza.core.errors import ControlError
 
 EXTRAS = {
     "evaluation": ("jsonschema_rs",),
-    "embedded": ("xllamacpp",),
-    "pages": (
-        *("cryptography", "jinja2", "latex2mathml", "markdown_it", "nh3", "pygments", "segno", "starlette"),
-        "webauthn",
-    ),
 }
 
 

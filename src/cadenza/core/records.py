@@ -10,7 +10,6 @@ CLASSES = ("mezzo", "forte", "fortissimo")
 DEFAULT_CLASS = "forte"
 RESERVED_CLASS = "piano"
 AUTO = "auto"
-COMMAND_LINE = "command line"  # the actor in the audit log, where it is no account
 OUTPUT_TOKENS_MAX = 131_072
 CONTEXT_TOKENS_MAX = 1_000_000
 Period = Literal["total", "month"]
@@ -18,6 +17,25 @@ PERIODS: tuple[Period, ...] = ("total", "month")  # of a spend cap
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter"]
 SEARCH = "search"  # the class of a charged web search: no client can name it
 DISCONNECTED_STATUS = 499  # of an outcome: the client disconnected before its reply was complete
+
+
+class Owner(msgspec.Struct, frozen=True):
+    """Acts on what an account has, and on nothing else. `name` is its address."""
+
+    account_id: str
+    name: str
+    token: str | None = None  # the first characters of the access token that is used
+
+
+class Operator(msgspec.Struct, frozen=True):
+    """Acts on what any account has. `name` is the address of its account, or what acts without one."""
+
+    name: str
+    token: str | None = None
+
+
+Actor = Owner | Operator  # in the audit log
+COMMAND_LINE = Operator("command line")
 
 
 class Principal(msgspec.Struct, frozen=True):

@@ -7,8 +7,8 @@ from cadenza.core.money import Price, format_dollars
 from cadenza.core.records import CONTEXT_TOKENS_MAX
 from cadenza.core.tokens import OUTPUT_TOKENS_MIN
 from cadenza.ledger.caps import CapStatus
+from cadenza.ledger.idempotency_keys import find_repeated
 from cadenza.ledger.rules import Insufficient, Repeated
-from cadenza.ledger.transaction import find_repeated
 from cadenza.routing.prompt import PromptSize
 from cadenza.store.store import Store
 

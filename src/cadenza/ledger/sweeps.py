@@ -20,7 +20,7 @@ from cadenza.core.money import Price
 from cadenza.core.records import Outcome, Usage
 from cadenza.fleet import presence as processes
 from cadenza.fleet.presence import Presence
-from cadenza.ledger import credit, lots, transaction
+from cadenza.ledger import credit, idempotency_keys, lots, transaction
 from cadenza.ledger.cap_rows import DROP_HOLD, HELD_BY_PROCESS, HOLDS_OF_PROCESS
 from cadenza.ledger.caps import NO_CAP_USE, CapUse
 from cadenza.ledger.marks import COLUMNS as HOLD_COLUMNS
@@ -80,7 +80,7 @@ class Sweeper:
                 await self._sweep_process(name, now_ms, waits=True)
         if host.elapsed_s() >= self._forget_at_s:
             self._forget_at_s = host.elapsed_s() + FORGET_EVERY_S
-            while await self._store.transact(lambda tx: transaction.forget_old_keys(tx, now_ms)):
+            while await self._store.transact(lambda tx: idempotency_keys.forget_old_keys(tx, now_ms)):
                 pass
         if host.elapsed_s() >= self._expire_at_s:
             self._expire_at_s = host.elapsed_s() + EXPIRE_EVERY_S

@@ -6,18 +6,17 @@ Accounts are locked in the order of their ids, so that two processes never deadl
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
-from sqlalchemy import and_, bindparam, delete, insert, literal_column, select, text, update
+from sqlalchemy import and_, bindparam, literal_column, select, text
 
+from cadenza.ledger import idempotency_keys
 from cadenza.ledger.cap_rows import read_caps, write_caps
 from cadenza.ledger.caps import NO_CAP_USE, CapState, CapUse
 from cadenza.ledger.charging import begin_caps, end_requests
 from cadenza.ledger.credit import ask_others, pay_debts
 from cadenza.ledger.rows import BatchRows, change_each, write_corrections
 from cadenza.ledger.rules import (
-    IDEMPOTENCY_MS,
     Changes,
     Demand,
     End,
@@ -27,7 +26,6 @@ from cadenza.ledger.rules import (
     Known,
     LockedAccount,
     Recorded,
-    Repeated,
     Short,
     Taken,
     grow,
@@ -35,11 +33,10 @@ from cadenza.ledger.rules import (
     require_sums,
     take_hold,
 )
-from cadenza.store.schema import accounts, entries, idempotency, reserves, usage
+from cadenza.store.schema import accounts, entries, reserves, usage
 from cadenza.store.statements import SelectByIds, Statement
-from cadenza.store.store import Row, Store, StoreRefused, Transaction
+from cadenza.store.store import StoreRefused, Transaction
 
-FORGOTTEN_MAX = 200  # in a transaction
 _ACCOUNTS = (
     select(
         accounts.c.id,
@@ -81,20 +78,6 @@ REVOKED = Statement(
     )
 )
 UNMARK = Statement(text("DELETE FROM marks WHERE completion_id = :completion"))
-ADD_KEY = Statement(insert(idempotency), *idempotency.c.keys())
-_OF_KEY = (idempotency.c.account_id == bindparam("account"), idempotency.c.digest == bindparam("key"))
-READ_KEY = Statement(
-    select(idempotency.c.completion_id, idempotency.c.request_id, idempotency.c.created_at).where(*_OF_KEY)
-)
-FORGET_KEY = Statement(delete(idempotency).where(*_OF_KEY))
-_OF_REQUEST = (*_OF_KEY, idempotency.c.completion_id == bindparam("completion"))
-FREE_KEY = Statement(delete(idempotency).where(*_OF_REQUEST))
-KEEP_KEY = Statement(update(idempotency).where(*_OF_REQUEST).values(process=None))
-OLD_KEYS = Statement(
-    select(idempotency.c.account_id, idempotency.c.digest)
-    .where(idempotency.c.created_at < bindparam("before"))
-    .limit(bindparam("count"))
-)
 
 
 class AccountMoves(msgspec.Struct):
@@ -169,7 +152,7 @@ def apply_moves(
         write_caps(tx, process, caps_before, known.caps.values())
     change_each(tx, UNMARK, [{"completion": completion_id} for completion_id in changes.unmarked])
     if changes.kept_keys or changes.freed_keys or changes.new_keys:
-        _write_keys(tx, process, changes)
+        idempotency_keys.write_keys(tx, process, changes)
     return applied
 
 
@@ -219,8 +202,8 @@ def _read_known(tx: Transaction, moves: Sequence[AccountMoves]) -> Known:
             found = Recorded(int(cost_nano), source, -int(granted_nano or 0), int(refunded_nano or 0))
             known.ended[completion_id] = found
     for hold in with_keys:
-        if (digest := hold.idempotency_digest) and (row := tx.row(READ_KEY, _key_of(hold))):
-            known.keys[hold.account_id, digest] = _key_use(row, hold.started_at)
+        if (digest := hold.idempotency_digest) and (used := idempotency_keys.read_use(tx, hold)):
+            known.keys[hold.account_id, digest] = used
     return known
 
 
@@ -254,46 +237,3 @@ def _take_holds(
                 answer = take_hold(account, msgspec.structs.replace(hold, is_final=True), known, changes)
         answers.append(answer)
     return answers
-
-
-def forget_old_keys(tx: Transaction, now_ms: int) -> int:
-    """Forget some idempotency keys that are too old. Return how many: call it until it is 0."""
-    old = tx.rows(OLD_KEYS, {"before": now_ms - IDEMPOTENCY_MS, "count": FORGOTTEN_MAX})
-    if old:
-        tx.change_each(FORGET_KEY, [{"account": account_id, "key": digest} for account_id, digest in old])
-    return len(old)
-
-
-async def find_repeated(store: Store, account_id: str, digest: bytes, now_ms: int) -> Repeated | None:
-    """The request that used an idempotency key: a look before any work is done. The hold asks again, and decides."""
-    found = await store.row(READ_KEY, {"account": account_id, "key": digest})
-    used = _key_use(found, now_ms) if found else None
-    return None if used is None or used.is_open else used
-
-
-def _key_use(found: Row, now_ms: int) -> Repeated:
-    """A key may be used again after 24 hours. That of a request that was not charged is deleted at its end."""
-    completion_id, request_id, created_at = found
-    return Repeated(completion_id, request_id, is_open=created_at <= now_ms - IDEMPOTENCY_MS)
-
-
-def _write_keys(tx: Transaction, process: str, changes: Changes) -> None:
-    change_each(tx, KEEP_KEY, [_key_of(hold) for hold in changes.kept_keys])
-    change_each(tx, FREE_KEY, [_key_of(hold) for hold in changes.freed_keys])
-    change_each(tx, FORGET_KEY, [_key_of(hold) for hold in changes.new_keys])
-    new = [
-        {
-            "account_id": hold.account_id,
-            "digest": hold.idempotency_digest,
-            "completion_id": hold.completion_id,
-            "request_id": hold.request_id,
-            "created_at": hold.started_at,
-            "process": process,
-        }
-        for hold in changes.new_keys
-    ]
-    change_each(tx, ADD_KEY, new)
-
-
-def _key_of(hold: Hold) -> dict[str, Any]:
-    return {"account": hold.account_id, "key": hold.idempotency_digest, "completion": hold.completion_id}

@@ -19,6 +19,7 @@ from cadenza.core.errors import ExpectedError
 from cadenza.core.extras import describe_missing
 
 Module = Literal[
+    "kind",  # of provider, as `KIND`: what is usual for it
     "settings",  # the tables of the config that it owns
     "run",  # beside the service, from its start to its end
     "open",  # what stands behind an address
@@ -40,11 +41,13 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     packages: tuple[str, ...] = ()  # of its extra
-    owns: tuple[str, ...] = ()  # the beginnings of what leads to it, such as "postgresql:" or "[observe]"
+    owns: tuple[
+        str, ...
+    ] = ()  # the beginnings of what leads to it, such as "postgresql:", "[observe]" or "kind embedded"
     commands: Mapping[str, str] = {}  # the words of each, and its sentence in the help
     heading: str = ""  # in the help, of its commands of one word
     has: frozenset[Module] = frozenset()
-    is_default: bool = False  # it runs without a table of its own in the config
+    is_default: bool = False  # it runs without anything of its own in the config
 
     @property
     def tables(self) -> list[str]:
@@ -97,6 +100,14 @@ PARTS = (
         has=frozenset({"settings", "run"}),
     ),
     Part(
+        name="embedded",
+        owns=("kind embedded",),
+        commands={"model": "The embedded model."},
+        heading="Models",
+        has=frozenset({"kind", "open", "commands"}),
+        is_default=True,
+    ),
+    Part(
         name="retention",
         packages=("jsonschema_rs",),
         commands={
@@ -114,7 +125,7 @@ PARTS = (
             "webauthn",
         ),
         owns=("[platform]", "/"),
-        has=frozenset({"settings", "run"}),
+        has=frozenset({"settings", "run", "checks"}),
         is_default=True,
     ),
     Part(name="grounding", has=frozenset({"pages"}), is_default=True),

@@ -15,7 +15,7 @@ from sqlalchemy import (
     text,
 )
 
-from cadenza.store.table_parts import LeftOut, OfService, required, table
+from cadenza.store.columns import LeftOut, OfService, required, table
 
 class_versions = table(
     "class_versions",  # what stands behind a class: append-only, numbered from 1 in each class

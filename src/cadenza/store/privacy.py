@@ -6,8 +6,8 @@ from pathlib import Path
 
 from sqlalchemy import Table
 
+from cadenza.store.columns import ABOUT, MEANING, Exported, LeftOut, Meaning, OfService, WhenErased
 from cadenza.store.schema import metadata
-from cadenza.store.table_parts import ABOUT, MEANING, Exported, LeftOut, Meaning, OfService, WhenErased
 
 PAGE = Path("docs/privacy.md")
 HEADER = "| table | what is in it | until | erasing the account | the owner's archive |\n|---|---|---|---|---|\n"

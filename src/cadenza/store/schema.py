@@ -22,7 +22,7 @@ from sqlalchemy import (
 )
 
 from cadenza.store import class_tables
-from cadenza.store.table_parts import (
+from cadenza.store.columns import (
     INTERNAL,
     PROVIDERS,
     REPLACED,

@@ -1,9 +1,11 @@
-"""What one look at the installation has found, for `cadenza doctor`."""
+"""What a check of the installation has found, for `cadenza doctor`, and what parts do for doctor and start."""
 
 from collections.abc import Awaitable, Callable
 from typing import Literal
 
 import msgspec
+
+from cadenza.config import Settings
 
 State = Literal["ok", "warning", "fault"]
 
@@ -22,4 +24,5 @@ class Check(msgspec.Struct, frozen=True):
         return ""
 
 
-CheckSharedState = Callable[[str], Awaitable[Check]]
+Checks = Callable[[Settings], Awaitable[list[Check]]]  # of a part
+OfferModel = Callable[[], bool]  # asks whether to install the built-in model; True once it is

@@ -13,8 +13,9 @@ import click
 
 from cadenza.config import Settings, load_settings
 from cadenza.config.load import CONFIG_NAME
+from cadenza.control.account.accounts import get_owner
 from cadenza.control.store.prepare import prepare_store, require_store
-from cadenza.core.records import CLASSES, DEFAULT_CLASS
+from cadenza.core.records import CLASSES, DEFAULT_CLASS, Owner
 from cadenza.store.address import open_store
 from cadenza.store.store import Store
 from cadenza.terminal.console import CONFIG, say
@@ -57,6 +58,23 @@ def with_store(settings: Settings, work: Callable[[Store], Awaitable[T]]) -> T:
 def read_store(settings: Settings, work: Callable[[Store], Awaitable[T]]) -> T:
     """Run `work`, which only reads, on the configured store. The store is neither created nor migrated."""
     return use_store(settings, work, require_store)
+
+
+def with_owner(settings: Settings, email: str, work: Callable[[Store, Owner], Awaitable[T]]) -> T:
+    """`with_store` for the account with this address."""
+    return with_store(settings, _for_owner(email, work))
+
+
+def read_owner(settings: Settings, email: str, work: Callable[[Store, Owner], Awaitable[T]]) -> T:
+    """`read_store` for the account with this address."""
+    return read_store(settings, _for_owner(email, work))
+
+
+def _for_owner(email: str, work: Callable[[Store, Owner], Awaitable[T]]) -> Callable[[Store], Awaitable[T]]:
+    async def find_and_work(store: Store) -> T:
+        return await work(store, await get_owner(store, email))
+
+    return find_and_work
 
 
 def use_store(

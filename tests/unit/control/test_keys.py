@@ -19,9 +19,7 @@ from cadenza.control.keys import (
     KeyOrder,
     change_key,
     create_key,
-    create_own_key,
     list_keys,
-    list_own_keys,
     revoke_key,
 )
 from cadenza.core.codes import digest_key, is_well_formed, make_key
@@ -29,7 +27,7 @@ from cadenza.core.errors import ControlError, Unknown
 from cadenza.core.money import AMOUNT_NANO_MAX, format_dollars
 from cadenza.core.public import to_public
 from cadenza.core.rates import Rate, take_ticket
-from cadenza.core.records import Cap, Principal
+from cadenza.core.records import COMMAND_LINE, Actor, Cap, Owner, Principal
 from cadenza.core.spans import DAY_MS
 from cadenza.store.schema import caps, keys
 from cadenza.store.statements import Statement
@@ -40,14 +38,13 @@ from cadenza.store.tables.accounts import Account
 from cadenza.store.tables.keys import Key, KeyCap, OwnedKey
 
 NOW_MS = 1_800_000_000_000
-OWNERS = {"acct_a": "owner@example.org", "acct_b": "other@example.org"}
-EMAIL, OTHER = OWNERS.values()
-Action = Callable[[Store, str, str | None], Awaitable[object]]
+OWNER, OTHER = Owner("acct_a", "owner@example.org"), Owner("acct_b", "other@example.org")
+Action = Callable[[Store, Actor, str], Awaitable[object]]
 ACTIONS: dict[str, Action] = {
-    "rename": lambda store, key, owner: change_key(store, key, KeyChange(name="new"), NOW_MS, owner),
-    "limit": lambda store, key, owner: change_key(store, key, KeyChange(requests_per_second=1.0), NOW_MS, owner),
-    "cap": lambda store, key, owner: change_key(store, key, KeyChange(cap=CapOrder("5")), NOW_MS, owner),
-    "revoke": lambda store, key, owner: revoke_key(store, key, NOW_MS, owner),
+    "rename": lambda store, by, key: change_key(store, by, key, KeyChange(name="new"), NOW_MS),
+    "limit": lambda store, by, key: change_key(store, by, key, KeyChange(requests_per_second=1.0), NOW_MS),
+    "cap": lambda store, by, key: change_key(store, by, key, KeyChange(cap=CapOrder("5")), NOW_MS),
+    "revoke": lambda store, by, key: revoke_key(store, by, key, NOW_MS),
 }
 IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
     ({"name": "two\nlines"}, "one line"),
@@ -63,17 +60,17 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
 
 @pytest.fixture(autouse=True)
 async def owners(store: Store) -> None:
-    for account_id, email in OWNERS.items():
-        account = Account(account_id, email, "forte", 0, 0, NOW_MS)
+    for one in (OWNER, OTHER):
+        account = Account(one.account_id, one.name, "forte", 0, 0, NOW_MS)
         await store.transact(partial(accounts.add, account=account, password_hash="hash"))
 
 
-async def create(store: Store, now_ms: int = NOW_MS, email: str = EMAIL, **options: Any) -> tuple[str, OwnedKey]:
-    return await create_key(store, email, KeyOrder(**{"name": "laptop", **options}), now_ms=now_ms)
+async def create(store: Store, now_ms: int = NOW_MS, owner: Owner = OWNER, **options: Any) -> tuple[str, OwnedKey]:
+    return await create_key(store, owner, KeyOrder(**{"name": "laptop", **options}), now_ms=now_ms)
 
 
-async def states(store: Store, now_ms: int = NOW_MS, email: str = EMAIL) -> list[str]:
-    return [key.state for key in await list_keys(store, email, now_ms)]
+async def states(store: Store, now_ms: int = NOW_MS, owner: Owner = OWNER) -> list[str]:
+    return [key.state for key in await list_keys(store, owner, now_ms)]
 
 
 async def found_by(store: Store, secret: str) -> Principal:
@@ -107,7 +104,7 @@ async def test_a_key_is_created_with_its_secret(store: Store) -> None:
         cap=None,
         created_by_token=None,
         account_id="acct_a",
-        email=EMAIL,
+        email=OWNER.name,
         is_web=False,
     )
     [row] = await store.rows(Statement(select(keys)), {})
@@ -125,7 +122,7 @@ async def test_a_key_expires_after_its_days(store: Store, expires: str, days: in
         return
     assert key.expires_at == NOW_MS + days * DAY_MS
     assert (await states(store, key.expires_at - 1), await states(store, key.expires_at)) == (["active"], ["expired"])
-    assert (await revoke_key(store, key.id, key.expires_at)).key.state == "revoked"
+    assert (await revoke_key(store, COMMAND_LINE, key.id, key.expires_at)).key.state == "revoked"
 
 
 @pytest.mark.parametrize(
@@ -133,7 +130,6 @@ async def test_a_key_expires_after_its_days(store: Store, expires: str, days: in
     [
         ({"scopes": ["admin"]}, "inference, models, usage"),
         ({"expires": "31"}, "30, 90, 365, never"),
-        ({"email": "nobody@example.org"}, "no account"),
         *IMPOSSIBLE,
     ],
 )
@@ -149,18 +145,18 @@ async def test_an_impossible_change_is_refused(store: Store, options: dict[str, 
     """The key stays as it was."""
     _, key = await create(store, requests_per_second=2.5, burst=7)
     with pytest.raises(ControlError, match=reason):
-        await change_key(store, key.id, KeyChange(**options), NOW_MS)
-    assert await list_keys(store, EMAIL, NOW_MS) == [key]
+        await change_key(store, COMMAND_LINE, key.id, KeyChange(**options), NOW_MS)
+    assert await list_keys(store, OWNER, NOW_MS) == [key]
 
 
 async def test_keys_are_listed_oldest_first_for_their_owner_only(store: Store) -> None:
     """The list has the owner's keys, including revoked ones, with exactly the fields that may be shown."""
-    _, newer = await create(store, now_ms=NOW_MS + 1, email="OWNER@example.org")
+    _, newer = await create(store, now_ms=NOW_MS + 1)
     _, older = await create(store)
-    await create(store, email=OTHER)
-    revoked = (await revoke_key(store, older.id, NOW_MS)).key
-    listed = await list_keys(store, EMAIL, NOW_MS)
-    assert listed == [revoked, newer] == await list_own_keys(store, "acct_a", NOW_MS)
+    await create(store, owner=OTHER)
+    revoked = (await revoke_key(store, COMMAND_LINE, older.id, NOW_MS)).key
+    listed = await list_keys(store, OWNER, NOW_MS)
+    assert listed == [revoked, newer]
     shown = ["id", "name", "prefix", "scopes", "state", "created_at", "expires_at", "last_used_at"]
     limits = ["requests_per_second", "burst", "cap", "created_by_token"]
     assert list(msgspec.to_builtins(to_public(Key, listed[0]))) == ["object", *shown, *limits]
@@ -170,7 +166,7 @@ async def test_keys_are_listed_oldest_first_for_their_owner_only(store: Store) -
 async def test_a_key_is_changed_and_revoked_by_id_prefix_or_key(store: Store, by: str) -> None:
     """Each finds it and no other key. A part of a change leaves the rest; a second revocation says so."""
     secret, key = await create(store)
-    await create(store, email=OTHER)
+    await create(store, owner=OTHER)
     name = {"id": key.id, "prefix": key.prefix, "key": secret}[by]
     changes: list[dict[str, Any]] = [
         {"name": "server"},
@@ -183,15 +179,18 @@ async def test_a_key_is_changed_and_revoked_by_id_prefix_or_key(store: Store, by
         cap = {"cap": change["cap"] and KeyCap(9, "month", 0)} if "cap" in change else {}
         key = msgspec.structs.replace(key, **{**change, **cap})
         for _ in range(2):  # the second changes nothing
-            assert await change_key(store, name, KeyChange(**change), NOW_MS) == key
+            assert await change_key(store, COMMAND_LINE, name, KeyChange(**change), NOW_MS) == key
         found = await found_by(store, secret)
         assert (found.requests_per_second, found.burst) == (key.requests_per_second, key.burst)
         assert found.is_capped == (key.cap is not None)
-    first, second = await revoke_key(store, name, NOW_MS), await revoke_key(store, name, NOW_MS + 1)
+    first, second = (
+        await revoke_key(store, COMMAND_LINE, name, NOW_MS),
+        await revoke_key(store, COMMAND_LINE, name, NOW_MS + 1),
+    )
     assert (first.was_revoked, second.was_revoked) == (False, True)
     assert first.key == msgspec.structs.replace(key, state="revoked")
-    assert (await change_key(store, name, KeyChange(burst=1), NOW_MS)).state == "revoked"
-    assert (await states(store), await states(store, email=OTHER)) == (["revoked"], ["active"])
+    assert (await change_key(store, COMMAND_LINE, name, KeyChange(burst=1), NOW_MS)).state == "revoked"
+    assert (await states(store), await states(store, owner=OTHER)) == (["revoked"], ["active"])
     events = [one.event.removeprefix("key.") for one in await audit_events.list_newest(store, "acct_a")]
     assert events[::-1] == ["create", "rename", "limit", "cap", "limit", "limit", "cap", "revoke", "limit"]
 
@@ -202,9 +201,9 @@ async def test_a_name_that_matches_nothing_is_refused(store: Store) -> None:
     names = ("", "key_nobody", "sk-cdz-", "\udc80", "a\x00b", make_key(), make_key() + "x")
     for text, action in itertools.product(names, ACTIONS.values()):
         with pytest.raises(ControlError, match="No key matches") as caught:
-            await action(store, text, None)
+            await action(store, COMMAND_LINE, text)
         assert len(text) <= 12 or text[:13] not in caught.value.message
-    assert await list_keys(store, EMAIL, NOW_MS) == [key]
+    assert await list_keys(store, OWNER, NOW_MS) == [key]
 
 
 async def test_a_prefix_of_several_keys(store: Store) -> None:
@@ -213,10 +212,10 @@ async def test_a_prefix_of_several_keys(store: Store) -> None:
     _, second = await create(store, now_ms=NOW_MS + 1)
     await give_prefix(store, second.id, first.prefix)
     with pytest.raises(ControlError, match=f"{first.id}, {second.id}"):
-        await revoke_key(store, first.prefix, NOW_MS)
+        await revoke_key(store, COMMAND_LINE, first.prefix, NOW_MS)
     assert await states(store) == ["active", "active"]
-    await revoke_key(store, first.id, NOW_MS)
-    revocation = await revoke_key(store, first.prefix, NOW_MS)
+    await revoke_key(store, COMMAND_LINE, first.id, NOW_MS)
+    revocation = await revoke_key(store, COMMAND_LINE, first.prefix, NOW_MS)
     assert (revocation.key.id, revocation.was_revoked) == (second.id, False)
 
 
@@ -237,7 +236,7 @@ async def test_a_key_is_created_with_its_cap(store: Store, cap: Cap) -> None:
     """Its view shows the cap and that nothing is spent, and its first request finds it."""
     secret, key = await create(store, cap=CapOrder(format_dollars(cap.limit_nano), cap.period))
     assert key.cap == KeyCap(cap.limit_nano, cap.period, 0)
-    assert await list_keys(store, EMAIL, NOW_MS) == [key]
+    assert await list_keys(store, OWNER, NOW_MS) == [key]
     assert (await found_by(store, secret)).is_capped
 
 
@@ -245,24 +244,24 @@ async def test_what_was_spent_last_month_is_not_shown(store: Store) -> None:
     """A monthly cap shows what is spent in the month of now, also before the first request of the month."""
     _, key = await create(store, cap=CapOrder("0.000000009", "month"))
     await store.transact(lambda tx: tx.change(Statement(caps.update().values(spent_nano=4)), {}))
-    listed = [(await list_keys(store, EMAIL, now_ms))[0].cap for now_ms in (NOW_MS, NOW_MS + 31 * DAY_MS)]
+    listed = [(await list_keys(store, OWNER, now_ms))[0].cap for now_ms in (NOW_MS, NOW_MS + 31 * DAY_MS)]
     assert [cap and cap.spent_nano for cap in (key.cap, *listed)] == [0, 4, 0]
 
 
 @pytest.mark.parametrize("action", ACTIONS)
 async def test_an_owner_acts_on_own_keys_only(store: Store, action: str) -> None:
     """A key of another account, and that of the web chat, are as unknown as one that does not exist."""
-    secret, key = await create_own_key(store, "acct_a", KeyOrder("phone"), NOW_MS, by=EMAIL)
+    secret, key = await create_key(store, OWNER, KeyOrder("phone"), NOW_MS)
     await store.transact(lambda tx: rows.web_key(tx, "acct_a", NOW_MS))
     [web] = [one for one in await rows.list_newest(store, "account_id", "acct_a", NOW_MS, 9) if one.is_web]
     assert (web.name, web.prefix) == ("Web chat", "web-chat----")
     for name, owner in (
-        *((name, "acct_b") for name in (key.id, key.prefix, secret, "key_nobody")),
-        *((name, "acct_a") for name in (web.id, web.prefix)),
+        *((name, OTHER) for name in (key.id, key.prefix, secret, "key_nobody")),
+        *((name, OWNER) for name in (web.id, web.prefix)),
     ):
         with pytest.raises(Unknown, match="No key matches"):
-            await ACTIONS[action](store, name, owner)
-    assert await list_own_keys(store, "acct_a", NOW_MS) == [key]
-    assert await list_own_keys(store, "acct_b", NOW_MS) == []
-    await ACTIONS[action](store, key.id, "acct_a")
-    assert await list_own_keys(store, "acct_a", NOW_MS) != [key]
+            await ACTIONS[action](store, owner, name)
+    assert await list_keys(store, OWNER, NOW_MS) == [key]
+    assert await list_keys(store, OTHER, NOW_MS) == []
+    await ACTIONS[action](store, OWNER, key.id)
+    assert await list_keys(store, OWNER, NOW_MS) != [key]

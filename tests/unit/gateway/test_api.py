@@ -12,7 +12,7 @@ from sqlalchemy import text
 from cadenza.core.chat import ChatRequest
 from cadenza.core.records import Usage
 from cadenza.gateway.gateway import body_bytes_max
-from cadenza.ledger.transaction import READ_KEY
+from cadenza.ledger.idempotency_keys import READ_KEY
 from cadenza.store.statements import Statement
 from cadenza.upstreams.base import Piece
 from tests.unit.gateway.client import Client

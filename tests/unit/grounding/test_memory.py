@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from cadenza.core.records import COMMAND_LINE, Owner
 from cadenza.core.tokens import Tokenizer, estimate_tokens
 from cadenza.parts.grounding.memory import NOTE_OVERHEAD_TOKENS, recall
 from cadenza.parts.grounding.notes import NOTE_CHARS_MAX, NOTES_MAX, add_note, remove_note
@@ -43,7 +44,7 @@ def cost(note: str) -> int:
 
 async def write(store: Store, texts: list[str], account_id: str = OWNER) -> None:
     for number, text in enumerate(texts):
-        await add_note(store, account_id, text, number)
+        await add_note(store, Owner(account_id, "a@example.org"), text, number)
 
 
 async def test_the_notes_that_fit_are_given(store: Store) -> None:
@@ -103,10 +104,10 @@ async def test_labelled_questions_get_the_notes_that_fit(store: Store) -> None:
     """The rule decides at least 28 of 30 pairs as a person did."""
     wrong = list[tuple[str, str]]()
     for number, (note, question, fits) in enumerate(LABELLED):
-        added = await add_note(store, OWNER, note, number)
+        added = await add_note(store, Owner(OWNER, "a@example.org"), note, number)
         if (await recall(store, OWNER, question, ROOM) == [note]) is not fits:
             wrong.append((note, question))
-        await remove_note(store, added.id, number)
+        await remove_note(store, COMMAND_LINE, added.id, number)
     assert len(wrong) <= 2, wrong
 
 

@@ -1,4 +1,4 @@
-"""What `cadenza doctor` checks without a provider: secrets, store, shared state, region, keys, metrics and search.
+"""What `cadenza doctor` checks without a provider: secrets, store, region, keys, metrics, and what parts look at.
 
 The store is neither created nor migrated. The one write to it changes nothing.
 """
@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from cadenza import clock, parts
 from cadenza.config import Settings
-from cadenza.config.parts import search_options
+from cadenza.config.build import search_options
 from cadenza.config.settings import DEFAULT_PRICES, ServerSettings
 from cadenza.control.prices import read_schedules, say_unused
 from cadenza.control.store.prepare import require_store
@@ -21,11 +21,10 @@ from cadenza.fleet.presence import is_registered
 from cadenza.fleet.shared import MEMORY
 from cadenza.http.headers import is_local
 from cadenza.parts.grounding.search.engines.build import build_web_engine, probe
-from cadenza.parts.site.settings import SITE_KEY_VARIABLE, PlatformSettings
 from cadenza.store.address import open_store
 from cadenza.store.migrate import schema_state
 from cadenza.store.store import Store, StoreRefused, StoreUnavailable, check_write, compare_clocks
-from cadenza.terminal.checks import Check, CheckSharedState
+from cadenza.terminal.checks import Check
 
 FREE_BYTES_MIN = 16 * 1024 * 1024  # a new store takes less than one; its write-ahead log may grow to this
 CLOCKS_DIFFER_S = 1.0
@@ -43,12 +42,12 @@ async def check_installation(settings: Settings) -> list[Check]:
         *(Check("extras", "fault", missing) for missing in settings.missing_extras),
         await check_store(settings.store.url),
         *await check_clock(settings.store.url),
-        await check_shared_state(settings.shared_state.url),
+        *check_shared_state(settings.shared_state.url),
         check_region(settings.store.region),
-        check_site_key(settings),
         check_metrics(settings.server),
         await check_search(settings),
         *await check_prices(settings),
+        *[check for part in parts.having("checks") for check in await part.load("checks").checks(settings)],
     ]
 
 
@@ -135,13 +134,9 @@ def _fault(found: str, todo: str) -> Check:
     return Check("store", "fault", found, todo or "The service refuses requests while its store is down.")
 
 
-async def check_shared_state(url: str) -> Check:
-    if url == MEMORY:
-        return Check("shared", "ok", "rates and slots are counted in each process")
-    part = parts.find(url)
-    assert part, url
-    check: CheckSharedState = part.load("checks").check_shared_state
-    return await check(url)
+def check_shared_state(url: str) -> list[Check]:
+    """A part checks that of its addresses."""
+    return [Check("shared", "ok", "rates and slots are counted in each process")] if url == MEMORY else []
 
 
 async def check_prices(settings: Settings) -> list[Check]:
@@ -158,16 +153,6 @@ def check_region(region: str | None) -> Check:
             "region", "ok", "not stated. To show where account data and counters are stored, set [store] region."
         )
     return Check("region", "ok", f"account data and counters are stored in '{region}', as the config says")
-
-
-def check_site_key(settings: Settings) -> Check:
-    """The key that encrypts the secrets of authenticator apps. Beside SQLite, the service makes one."""
-    if PlatformSettings.given_in(settings).secret_key:
-        return Check("site key", "ok", "from the environment")
-    if settings.store.url.startswith("sqlite:"):
-        return Check("site key", "ok", "in a file beside the store, which the first authenticator app creates")
-    todo = f"Set {SITE_KEY_VARIABLE} to 32 random characters or more, on every machine."
-    return Check("site key", "warning", "not set: the secrets of authenticator apps are stored unencrypted", todo)
 
 
 def check_metrics(server: ServerSettings) -> Check:

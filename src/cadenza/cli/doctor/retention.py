@@ -4,6 +4,7 @@ from cadenza import clock
 from cadenza.cli.doctor.installation import ask_store
 from cadenza.config import Settings
 from cadenza.config.checks import is_private
+from cadenza.config.kinds import kind_of
 from cadenza.config.settings import ProviderSettings
 from cadenza.control.retention import KeptRow, read_kept
 from cadenza.core.retention import RetentionLimits
@@ -55,7 +56,7 @@ def _describe(row: KeptRow, now_ms: int) -> str:
 def describe_retention(provider: ProviderSettings) -> str:
     """What makes sure that the provider keeps nothing."""
     if provider.retention_by == "api":
-        return LOCAL if provider.kind == "embedded" else ENFORCED
+        return LOCAL if kind_of(provider.kind).is_local else ENFORCED
     if DIALECTS[provider.dialect].adds:
         return STORE_FALSE
     return OWN_SERVER if is_private(provider.base_url or "") else PROMISED

@@ -13,7 +13,7 @@ from cadenza.cli.doctor.retention import check_retention, describe_retention
 from cadenza.cli.running_service import NoAnswer, NotRunning, address_of, read_service
 from cadenza.clock import now_ms
 from cadenza.config import Settings
-from cadenza.config.parts import build_upstreams
+from cadenza.config.build import build_upstreams
 from cadenza.control.class_versions import (
     is_decided_by_store,
     read_served,

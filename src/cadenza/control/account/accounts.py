@@ -14,9 +14,9 @@ import msgspec
 from argon2 import PasswordHasher
 
 from cadenza.control.money.idempotency import make_command
-from cadenza.core.errors import ControlError
+from cadenza.core.errors import ControlError, Unknown
 from cadenza.core.money import format_dollars
-from cadenza.core.records import CLASSES, COMMAND_LINE, DEFAULT_CLASS
+from cadenza.core.records import CLASSES, COMMAND_LINE, DEFAULT_CLASS, Actor, Operator, Owner
 from cadenza.fleet.changes import make_change
 from cadenza.ledger import credit
 from cadenza.parts.site.sign_in.passwords import clean_password
@@ -99,8 +99,8 @@ async def create_account(  # noqa: PLR0913, PLR0917 one command
         raise ControlError(f"There is an account for {normal} already.") from None
 
 
-def add_account(tx: Transaction, new: NewAccount, by: str, now_ms: int) -> Account:
-    """Create an account and its opening grant."""
+def add_account(tx: Transaction, new: NewAccount, by: Operator | None, now_ms: int) -> Account:
+    """Create an account and its opening grant; without `by`, for the owner who signs up."""
     account = Account(
         id="acct_" + secrets.token_urlsafe(18),
         email=new.email,
@@ -114,13 +114,14 @@ def add_account(tx: Transaction, new: NewAccount, by: str, now_ms: int) -> Accou
     accounts.add(tx, account, new.password_hash)
     if new.credit_nano:
         credit.grant(tx, account.id, new.credit_nano, "opening credit", now_ms)
-    audit_events.add(tx, AuditEvent(now_ms, by, "account.create", account.id))
+    audit_events.add(tx, AuditEvent(now_ms, by or account.owner, "account.create", account.id))
     if new.is_operator:
-        audit_events.add(tx, AuditEvent(now_ms, by, "account.operator", account.id, detail="by the one-time link"))
+        event = AuditEvent(now_ms, account.owner, "account.operator", account.id, detail="by the one-time link")
+        audit_events.add(tx, event)
     return find_account(tx, new.email)
 
 
-async def set_operator(store: Store, email: str, by: str, now_ms: int, *, is_operator: bool) -> Account:
+async def set_operator(store: Store, email: str, by: Operator, now_ms: int, *, is_operator: bool) -> Account:
     """Give or take the operator role. Only the command line may take it from the last operator."""
 
     def change(tx: Transaction, account: Account) -> None:
@@ -136,7 +137,7 @@ async def set_operator(store: Store, email: str, by: str, now_ms: int, *, is_ope
     return await _change(store, email, event, change)
 
 
-async def set_class(store: Store, email: str, class_id: str, by: str, now_ms: int) -> Account:
+async def set_class(store: Store, email: str, class_id: str, by: Operator, now_ms: int) -> Account:
     """Choose the class that `auto` means, from the next request on."""
     check_class(class_id)
     event = AuditEvent(now_ms, by, "account.class", detail=class_id)
@@ -145,7 +146,7 @@ async def set_class(store: Store, email: str, class_id: str, by: str, now_ms: in
     )
 
 
-async def suspend_account(store: Store, email: str, by: str, now_ms: int) -> Account:
+async def suspend_account(store: Store, email: str, by: Operator, now_ms: int) -> Account:
     """Refuse the keys of an account, and end its sessions and links. An operator cannot be suspended."""
 
     def change(tx: Transaction, account: Account) -> None:
@@ -159,12 +160,12 @@ async def suspend_account(store: Store, email: str, by: str, now_ms: int) -> Acc
     return await _change(store, email, AuditEvent(now_ms, by, "account.suspend"), change)
 
 
-async def resume_account(store: Store, email: str, by: str, now_ms: int) -> Account:
+async def resume_account(store: Store, email: str, by: Operator, now_ms: int) -> Account:
     event = AuditEvent(now_ms, by, "account.resume")
     return await _change(store, email, event, lambda tx, account: accounts.change(tx, account.id, suspended_at=None))
 
 
-async def remove_second_factors(store: Store, email: str, by: str, now_ms: int) -> Account:
+async def remove_second_factors(store: Store, email: str, by: Operator, now_ms: int) -> Account:
     """For an owner who has lost them all: remove app, recovery codes and passkeys."""
 
     def change(tx: Transaction, account: Account) -> None:
@@ -175,7 +176,7 @@ async def remove_second_factors(store: Store, email: str, by: str, now_ms: int) 
     return await _change(store, email, AuditEvent(now_ms, by, "second_factor.remove"), change)
 
 
-async def set_password(store: Store, email: str, password: str, by: str, now_ms: int) -> PasswordSet:
+async def set_password(store: Store, email: str, password: str, by: Operator, now_ms: int) -> PasswordSet:
     """Give an account a new password. All its sessions and links end, and its access tokens are revoked."""
     password_hash = await asyncio.to_thread(PasswordHasher().hash, clean_password(password, email))
 
@@ -233,6 +234,17 @@ async def get_account(store: Store, email: str) -> Account:
     return _existing(email, await accounts.get_by_email(store, normal) if normal else None)
 
 
+async def get_owner(store: Store, email: str) -> Owner:
+    """The owner of the account with this address, for whom the command line acts."""
+    return Owner((await get_account(store, email)).id, COMMAND_LINE.name)
+
+
+def check_owner(by: Actor, account: Account) -> None:
+    """Raise Unknown for an owner of another account."""
+    if isinstance(by, Owner) and by.account_id != account.id:
+        raise Unknown("account")
+
+
 async def get_account_or_only_one(store: Store, email: str | None) -> Account:
     """The account with this address; without one, the only active account that there is."""
     if email is not None:
@@ -279,7 +291,7 @@ def preferences_of(account: Account) -> Preferences:
 
 
 async def choose(
-    store: Store, account: Account, chosen: Preferences, usable_classes: Collection[str], now_ms: int, *, by: str
+    store: Store, owner: Owner, account: Account, chosen: Preferences, usable_classes: Collection[str], now_ms: int
 ) -> Preferences:
     check_class(chosen.preferred_class)
     if chosen.preferred_class not in {*usable_classes, account.preferred_class}:
@@ -288,8 +300,8 @@ async def choose(
         raise ControlError("A theme is system, light or dark.")
 
     def change(tx: Transaction) -> None:
-        accounts.change(tx, account.id, **msgspec.structs.asdict(chosen))
-        audit_events.add(tx, AuditEvent(now_ms, by, "account.preferences", account.id))
+        accounts.change(tx, owner.account_id, **msgspec.structs.asdict(chosen))
+        audit_events.add(tx, AuditEvent(now_ms, owner, "account.preferences", owner.account_id))
 
     await make_change(store, change)
     return chosen

@@ -13,10 +13,10 @@ import contextlib
 
 import msgspec
 
-from cadenza.control.account.accounts import find_account, get_account
+from cadenza.control.account.accounts import check_owner, find_account, get_account
 from cadenza.core.errors import ControlError
 from cadenza.core.money import format_dollars
-from cadenza.core.records import COMMAND_LINE
+from cadenza.core.records import COMMAND_LINE, Actor
 from cadenza.fleet.changes import make_change
 from cadenza.ledger import credit
 from cadenza.ledger.origins import CreditMove
@@ -38,7 +38,7 @@ class Erased(msgspec.Struct, frozen=True):
     leaves_log: bool = False
 
 
-async def erase_account(store: Store, email: str, by: str, now_ms: int) -> Erased:
+async def erase_account(store: Store, email: str, by: Actor, now_ms: int) -> Erased:
     """Erase an account, and return when nothing is left."""
     erased = await begin_erasure(store, email, by, now_ms)
     return msgspec.structs.replace(erased, leaves_log=not await finish_erasures(store))
@@ -76,13 +76,14 @@ class Erasures:
             self._task = None
 
 
-async def begin_erasure(store: Store, email: str, by: str, now_ms: int) -> Erased:
+async def begin_erasure(store: Store, email: str, by: Actor, now_ms: int) -> Erased:
     """Close an account and take out its address. Its owner may do it too, but not one who is an operator."""
     found = await get_account(store, email)
     await credit.gather_free(store, found.id, found.balance_nano)
 
     def erase(tx: Transaction) -> Erased:
         account = find_account(tx, email)
+        check_owner(by, account)
         if account.is_operator and by != COMMAND_LINE:
             raise ControlError(f"{account.email} is an operator. Another operator must take the role away first.")
         money = credit.lock_money(tx, account.id)
@@ -99,7 +100,7 @@ async def begin_erasure(store: Store, email: str, by: str, now_ms: int) -> Erase
     return await make_change(store, erase)
 
 
-def _is_in_use(email: str, held_nano: int, by: str) -> str:
+def _is_in_use(email: str, held_nano: int, by: Actor) -> str:
     held = f"{email} cannot be erased now: requests of it hold {format_dollars(held_nano)} dollars. "
     if by != COMMAND_LINE:
         return f"{held}Revoke its keys, which ends the requests, and try again in a minute."

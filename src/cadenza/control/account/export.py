@@ -12,10 +12,11 @@ from typing import IO, Any
 
 import msgspec
 
-from cadenza.control.account.accounts import get_account
+from cadenza.control.account.accounts import check_owner, get_account
 from cadenza.core.csv_text import csv_text
 from cadenza.core.formats import rfc3339
 from cadenza.core.money import format_dollars
+from cadenza.core.records import Actor
 from cadenza.pace import Pace
 from cadenza.store.store import Row, Store, Transaction
 from cadenza.store.tables import audit_events
@@ -60,9 +61,10 @@ class _Sink:
         return b"".join(parts)
 
 
-async def begin_export(store: Store, email: str, by: str, now_ms: int) -> Account:
+async def begin_export(store: Store, email: str, by: Actor, now_ms: int) -> Account:
     """Note in the audit log that the data of an account is handed out, before it is."""
     account = await get_account(store, email)
+    check_owner(by, account)
 
     def note(tx: Transaction) -> None:
         audit_events.add(tx, AuditEvent(now_ms, by, "account.export", account.id))
@@ -94,7 +96,7 @@ async def write_archive(store: Store, account: Account, now_ms: int, pace: Pace)
     yield sink.take()
 
 
-async def write_to(file: IO[bytes], store: Store, email: str, by: str, now_ms: int) -> None:
+async def write_to(file: IO[bytes], store: Store, email: str, by: Actor, now_ms: int) -> None:
     account = await begin_export(store, email, by, now_ms)
     async for part in write_archive(store, account, now_ms, Pace()):
         file.write(part)

@@ -10,7 +10,7 @@ from cadenza.control.account.accounts import NOTE_CHARS_MAX, find_account, get_a
 from cadenza.control.money.idempotency import make_command
 from cadenza.core.errors import ControlError
 from cadenza.core.money import AMOUNT_NANO_MAX, format_dollars
-from cadenza.core.records import COMMAND_LINE
+from cadenza.core.records import Operator, Owner
 from cadenza.core.spans import DAY_MS
 from cadenza.fleet.changes import make_change
 from cadenza.ledger import credit, lots, low_balances
@@ -38,7 +38,7 @@ async def give_credit(  # noqa: PLR0913, PLR0917 one command
     amount_nano: int,
     note: str,
     now_ms: int,
-    by: str = COMMAND_LINE,
+    by: Operator,
     reference: str = "",
     expires_days: int | None = None,
 ) -> Granted:
@@ -119,7 +119,7 @@ class Correction(msgspec.Struct, frozen=True):
 
 
 async def correct_credit(  # noqa: PLR0913, PLR0917 one command
-    store: Store, email: str, amount_nano: int, reason: str, by: str, now_ms: int, reference: str = ""
+    store: Store, email: str, amount_nano: int, reason: str, by: Operator, now_ms: int, reference: str = ""
 ) -> Correction:
     """Take credit back. The amount is negative, like its entry. A reference makes it idempotent."""
     if not -AMOUNT_NANO_MAX <= amount_nano < 0:
@@ -144,17 +144,15 @@ async def correct_credit(  # noqa: PLR0913, PLR0917 one command
     return await command.run(lambda: make_change(store, correct))
 
 
-async def set_low_balance(store: Store, account_id: str, below_nano: int, by: str, now_ms: int) -> None:
+async def set_low_balance(store: Store, owner: Owner, below_nano: int, now_ms: int) -> None:
     """Have the owner notified below this balance. Zero turns the notice off."""
     if not 0 <= below_nano <= AMOUNT_NANO_MAX:
         raise ControlError("Write an amount of dollars from zero, like 1.00.")
 
     def change(tx: Transaction) -> None:
-        low_balances.notice_below(tx, account_id, below_nano)
-        audit_events.add(
-            tx,
-            AuditEvent(now_ms, by, "credit.notice", account_id, detail=f"below {format_dollars(below_nano)} dollars"),
-        )
+        low_balances.notice_below(tx, owner.account_id, below_nano)
+        detail = f"below {format_dollars(below_nano)} dollars"
+        audit_events.add(tx, AuditEvent(now_ms, owner, "credit.notice", owner.account_id, detail=detail))
 
     await store.transact(change)
 

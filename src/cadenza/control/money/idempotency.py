@@ -20,6 +20,7 @@ import msgspec
 from cadenza.core.errors import ControlError
 from cadenza.core.formats import rfc3339
 from cadenza.core.money import format_dollars
+from cadenza.core.records import Actor
 from cadenza.ledger import credit
 from cadenza.ledger.credit import ReferenceUse
 from cadenza.store.store import StoreUnavailable, StoreUncertain, Transaction
@@ -65,7 +66,7 @@ class Claim(msgspec.Struct, frozen=True):
 class IdempotentCommand(msgspec.Struct, frozen=True):
     """A command and its reference. `subject` is the id of what it creates; each call has a new one."""
 
-    by: str
+    user: str
     action: str
     arguments: tuple[object, ...]  # a repetition has the same
     reference: str
@@ -74,7 +75,7 @@ class IdempotentCommand(msgspec.Struct, frozen=True):
     @property
     def digest(self) -> bytes:
         """Of the reference and its user: the same text from another user is another reference."""
-        return digest_of(self.by, self.reference)
+        return digest_of(self.user, self.reference)
 
     @property
     def source(self) -> str:
@@ -90,15 +91,15 @@ class IdempotentCommand(msgspec.Struct, frozen=True):
             first = self._use(tx, FOR_ALL, shared)
             if first and first.action in TRANSFERS:
                 raise self._used_before(tx, first)
-        earlier = self._use(tx, self.by, use)
+        earlier = self._use(tx, self.user, use)
         if earlier and (earlier.action, earlier.arguments_digest) != (self.action, arguments_digest):
             raise self._used_before(tx, earlier)
         is_own = earlier is not None and earlier.subject == self.subject  # only the store's answer was lost
         return Claim(earlier is None, None if is_own else earlier)
 
-    def _use(self, tx: Transaction, by: str, use: ReferenceUse) -> ReferenceUse | None:
+    def _use(self, tx: Transaction, user: str, use: ReferenceUse) -> ReferenceUse | None:
         """Store the use of the reference, if none is stored, and return the earlier one."""
-        former = former_digest(by, self.reference)
+        former = former_digest(user, self.reference)
         earlier = credit.get_use(tx, former) if former != use.digest else None
         return earlier or credit.use_reference(tx, use)
 
@@ -133,17 +134,17 @@ def normal_reference(reference: str) -> str:
     return " ".join("".join(hyphened).split())
 
 
-def digest_of(by: str, reference: str) -> bytes:
-    return _digest(by, normal_reference(reference))
+def digest_of(user: str, reference: str) -> bytes:
+    return _digest(user, normal_reference(reference))
 
 
-def former_digest(by: str, reference: str) -> bytes:
+def former_digest(user: str, reference: str) -> bytes:
     """As release 0.1.0 stored it: so a repetition in the same spelling is found, whatever that is."""
-    return _digest(by, reference.strip().casefold())
+    return _digest(user, reference.strip().casefold())
 
 
-def _digest(by: str, reference: str) -> bytes:
-    return hashlib.sha256(f"{by}\0{reference}".encode()).digest()
+def _digest(user: str, reference: str) -> bytes:
+    return hashlib.sha256(f"{user}\0{reference}".encode()).digest()
 
 
 def source_of(digest: bytes) -> str:
@@ -151,13 +152,14 @@ def source_of(digest: bytes) -> str:
 
 
 def make_command(
-    by: str, action: str, arguments: tuple[object, ...], reference: str, subject: str = ""
+    by: Actor, action: str, arguments: tuple[object, ...], reference: str, subject: str = ""
 ) -> IdempotentCommand:
     """Without a reference, a random one is made."""
     if len(reference) > REFERENCE_CHARS_MAX or not reference.isprintable():
         raise ControlError(f"A reference is one line of at most {REFERENCE_CHARS_MAX} characters.")
+    user = f"{by.name} by token {by.token}" if by.token else by.name
     return IdempotentCommand(
-        by, action, arguments, reference.strip() or make_reference(), subject or secrets.token_hex(8)
+        user, action, arguments, reference.strip() or make_reference(), subject or secrets.token_hex(8)
     )
 
 

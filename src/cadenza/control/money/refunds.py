@@ -6,6 +6,7 @@ from cadenza.control.money.credit import check_reason
 from cadenza.control.money.idempotency import make_command
 from cadenza.core.errors import ControlError
 from cadenza.core.money import format_dollars
+from cadenza.core.records import Operator
 from cadenza.fleet.changes import make_change
 from cadenza.ledger import credit, refunds
 from cadenza.ledger.credit import BALANCE_NANO_LIMIT
@@ -32,7 +33,7 @@ class Refund(msgspec.Struct, frozen=True):
 
 
 async def refund_request(
-    store: Store, completion_id: str, part_nano: int | None, reason: str, by: str, now_ms: int
+    store: Store, completion_id: str, part_nano: int | None, reason: str, by: Operator, now_ms: int
 ) -> Refund:
     """Give back a part of what a request cost; None: all of it. It takes effect once, also if its answer is lost."""
     reason = check_reason("refund", reason)

@@ -14,6 +14,7 @@ from cadenza.control.money.statement import LedgerState
 from cadenza.core.errors import ControlError
 from cadenza.core.formats import rfc3339
 from cadenza.core.money import format_dollars
+from cadenza.core.records import Operator
 from cadenza.core.spans import DAY_MS, Span, month_span
 from cadenza.ledger import check, months, payments
 from cadenza.ledger.months import ClosedMonth, MonthSums, OriginSum
@@ -218,7 +219,7 @@ def listing_span(month: str) -> Span:
     return Span(span.start_ms - LISTED_BEFORE_MS, span.end_ms)
 
 
-async def close_month(store: Store, month: str, by: str, now_ms: int) -> ClosedMonth:
+async def close_month(store: Store, month: str, by: Operator, now_ms: int) -> ClosedMonth:
     span = month_span(month)
     found = await months.list_months(store)
     sealed = next((one for one in found if one.month == month), None)
@@ -243,7 +244,9 @@ async def close_month(store: Store, month: str, by: str, now_ms: int) -> ClosedM
     return await _finish(store, sealed, before, by, now_ms)
 
 
-async def _finish(store: Store, sealed: ClosedMonth, before: ClosedMonth | None, by: str, now_ms: int) -> ClosedMonth:
+async def _finish(
+    store: Store, sealed: ClosedMonth, before: ClosedMonth | None, by: Operator, now_ms: int
+) -> ClosedMonth:
     closed = await months.compute(store, sealed, before, now_ms)
     balances = await months.balances_at(store, sealed.ends_at, before)
     if sum(one.balance_nano for one in balances) != closed.closing_nano:  # not `assert`: it would be written

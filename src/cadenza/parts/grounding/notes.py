@@ -9,7 +9,7 @@ import secrets
 import unicodedata
 
 from cadenza.core.errors import ControlError, Unknown
-from cadenza.core.records import COMMAND_LINE
+from cadenza.core.records import Actor, Owner
 from cadenza.fleet.changes import make_change
 from cadenza.parts.grounding import note_rows as notes
 from cadenza.parts.grounding.note_rows import OwnedNote
@@ -34,15 +34,15 @@ def clean_note(text: str) -> str:
     return text
 
 
-async def list_notes(store: Store, account_id: str) -> list[OwnedNote]:
+async def list_notes(store: Store, owner: Owner) -> list[OwnedNote]:
     """Oldest first."""
-    return await notes.list_for_account(store, account_id)
+    return await notes.list_for_account(store, owner.account_id)
 
 
-async def add_note(store: Store, account_id: str, text: str, now_ms: int, *, by: str = COMMAND_LINE) -> OwnedNote:
+async def add_note(store: Store, owner: Owner, text: str, now_ms: int) -> OwnedNote:
     note = OwnedNote(
         id="note_" + secrets.token_urlsafe(18),
-        account_id=account_id,
+        account_id=owner.account_id,
         text=clean_note(text),
         created_at=now_ms,
         changed_at=now_ms,
@@ -51,35 +51,31 @@ async def add_note(store: Store, account_id: str, text: str, now_ms: int, *, by:
     def add(tx: Transaction) -> OwnedNote:
         if not notes.add(tx, note, NOTES_MAX):
             raise ControlError(f"An account has at most {NOTES_MAX} notes. Delete one first.")
-        audit_events.add(tx, AuditEvent(now_ms, by, "note.add", account_id, note.id))
+        audit_events.add(tx, AuditEvent(now_ms, owner, "note.add", owner.account_id, note.id))
         return note
 
     return await make_change(store, add)
 
 
-async def change_note(
-    store: Store, note_id: str, text: str, now_ms: int, account_id: str | None = None, *, by: str = COMMAND_LINE
-) -> OwnedNote:
-    """Replace the text of a note: of this account or, at the command line, of any."""
+async def change_note(store: Store, by: Actor, note_id: str, text: str, now_ms: int) -> OwnedNote:
+    """Replace the text of a note: of the owner's or, for an operator, of any."""
     cleaned = clean_note(text)
 
     def change(tx: Transaction) -> OwnedNote:
-        note = _find(tx, note_id, account_id)
+        note = _find(tx, by, note_id)
         if not notes.change(tx, note.id, cleaned, now_ms):
             raise Unknown("note")
         audit_events.add(tx, AuditEvent(now_ms, by, "note.change", note.account_id, note.id))
-        return _find(tx, note_id, account_id)
+        return _find(tx, by, note_id)
 
     return await store.transact(change)
 
 
-async def remove_note(
-    store: Store, note_id: str, now_ms: int, account_id: str | None = None, *, by: str = COMMAND_LINE
-) -> None:
-    """Delete a note: of this account or, at the command line, of any."""
+async def remove_note(store: Store, by: Actor, note_id: str, now_ms: int) -> None:
+    """Delete a note: of the owner's or, for an operator, of any."""
 
     def remove(tx: Transaction) -> None:
-        note = _find(tx, note_id, account_id)
+        note = _find(tx, by, note_id)
         if not notes.remove(tx, note):
             raise Unknown("note")
         audit_events.add(tx, AuditEvent(now_ms, by, "note.remove", note.account_id, note.id))
@@ -87,9 +83,9 @@ async def remove_note(
     await make_change(store, remove)
 
 
-def _find(tx: Transaction, note_id: str, account_id: str | None) -> OwnedNote:
+def _find(tx: Transaction, by: Actor, note_id: str) -> OwnedNote:
     is_plain = note_id.isascii() and note_id.isprintable() and len(note_id) <= ID_CHARS_MAX
     note = notes.find(tx, note_id) if is_plain else None
-    if note is None or account_id not in (None, note.account_id):
+    if note is None or (isinstance(by, Owner) and note.account_id != by.account_id):
         raise Unknown("note")
     return note

@@ -41,7 +41,7 @@ async def memory_page(visit: Visit) -> Response:
     """After a mistake, what was typed stays in its form."""
     return visit.page(
         "grounding/memory.html",
-        notes=(await list_notes(visit.store, visit.account.id))[::-1],
+        notes=(await list_notes(visit.store, visit.owner))[::-1],
         notes_max=NOTES_MAX,
         chars_max=NOTE_CHARS_MAX,
         has_memory=offer_of(visit.service.gateway).memory,
@@ -51,27 +51,24 @@ async def memory_page(visit: Visit) -> Response:
 
 
 async def list_all(visit: Visit) -> NoteList:
-    return NoteList(data=list(await list_notes(visit.store, visit.account.id)))
+    return NoteList(data=list(await list_notes(visit.store, visit.owner)))
 
 
 async def add(visit: Visit, given: NoteText) -> Note:
     await visit.limit_changes("notes")
-    account = visit.account
-    return await add_note(visit.store, account.id, given.text, visit.now_ms, by=visit.actor)
+    return await add_note(visit.store, visit.owner, given.text, visit.now_ms)
 
 
 async def change(visit: Visit, given: NoteText) -> Note:
     await visit.limit_changes("notes")
-    account, note_id = visit.account, visit.path_param("note_id")
-    note = await change_note(visit.store, note_id, given.text, visit.now_ms, account.id, by=visit.actor)
+    note = await change_note(visit.store, visit.owner, visit.path_param("note_id"), given.text, visit.now_ms)
     visit.context.log_eraser.erase_soon()
     return note
 
 
 async def remove(visit: Visit) -> None:
     await visit.limit_changes("notes")
-    account, note_id = visit.account, visit.path_param("note_id")
-    await remove_note(visit.store, note_id, visit.now_ms, account.id, by=visit.actor)
+    await remove_note(visit.store, visit.owner, visit.path_param("note_id"), visit.now_ms)
     visit.context.log_eraser.erase_soon()
 
 

@@ -31,6 +31,7 @@ import msgspec
 
 from cadenza.core.errors import ControlError
 from cadenza.core.money import format_dollars
+from cadenza.core.records import Operator, Owner
 from cadenza.fleet.changes import make_change
 from cadenza.ledger import credit, payments
 from cadenza.ledger.origins import CreditMove, Origin
@@ -174,22 +175,23 @@ class NewPayment(msgspec.Struct, frozen=True):
 
 
 class Payer(msgspec.Struct, frozen=True):
-    """The account that pays, the person who asks for it, and the address of the site."""
+    """The owner of the account that pays, its address, and that of the site."""
 
-    account_id: str
+    owner: Owner
     email: str
     base_url: str
 
 
 async def start_payment(
-    store: Store, provider: PaymentProvider, payer: Payer, amount_nano: int, by: str, now_ms: int
+    store: Store, provider: PaymentProvider, payer: Payer, amount_nano: int, now_ms: int
 ) -> NewPayment:
     """Open a checkout at the provider. ProviderFailed if it does not answer as it should."""
     if not LEAST_NANO <= amount_nano <= MOST_NANO or amount_nano % NANO_PER_CENT:
         raise ControlError(
             f"A payment is from {format_dollars(LEAST_NANO)} to {format_dollars(MOST_NANO)} dollars, in whole cents."
         )
-    if await payments.count_open(store, payer.account_id, now_ms - CHECKOUT_S * 1000) >= OPEN_MAX:
+    owner = payer.owner
+    if await payments.count_open(store, owner.account_id, now_ms - CHECKOUT_S * 1000) >= OPEN_MAX:
         raise ControlError("You have begun many payments and finished none of them. Wait an hour, then try again.")
     payment_id = "pay_" + secrets.token_urlsafe(18)
     page = f"{payer.base_url}/credit"
@@ -199,27 +201,27 @@ async def start_payment(
     )
     checkout = await provider.create_checkout(order)
     payment = Payment(
-        payment_id, payer.account_id, provider.name, checkout.id, None, amount_nano, 0, 0, 0, "open", now_ms, now_ms
+        payment_id, owner.account_id, provider.name, checkout.id, None, amount_nano, 0, 0, 0, "open", now_ms, now_ms
     )
 
     def begin(tx: Transaction) -> None:
         payments.add(tx, payment)
         detail = f"{format_dollars(amount_nano)} dollars"
-        audit_events.add(tx, AuditEvent(now_ms, by, "payment.begin", payer.account_id, payment_id, detail))
+        audit_events.add(tx, AuditEvent(now_ms, owner, "payment.begin", owner.account_id, payment_id, detail))
 
     await store.transact(begin)
     return NewPayment(payment, checkout.url)
 
 
-async def list_payments(store: Store, account_id: str) -> list[Payment]:
+async def list_payments(store: Store, owner: Owner) -> list[Payment]:
     """The newest payments of an account, newest first."""
-    return await payments.list_newest(store, account_id)
+    return await payments.list_newest(store, owner.account_id)
 
 
-async def find_invoice_url(store: Store, provider: PaymentProvider, account_id: str, payment_id: str) -> str | None:
+async def find_invoice_url(store: Store, provider: PaymentProvider, owner: Owner, payment_id: str) -> str | None:
     """The page with the invoice of a payment; None if the account has no such payment, or the payment no invoice."""
     payment = await payments.find(store, provider.name, PaymentIds(payment_id))
-    if payment is None or payment.account_id != account_id:
+    if payment is None or payment.account_id != owner.account_id:
         return None
     return await provider.find_invoice_url(payment.checkout)
 
@@ -259,7 +261,7 @@ def apply_once(tx: Transaction, provider: str, event: PaymentEvent, now_ms: int)
         return "waiting"
     if event.subject.reference:
         payment = msgspec.structs.replace(payment, reference=event.subject.reference)
-    return apply_to(tx, payment, event, provider, now_ms)
+    return apply_to(tx, payment, event, Operator(provider), now_ms)
 
 
 def _key(provider: str, reference: str | None) -> str | None:
@@ -272,7 +274,7 @@ def _noted(event: PaymentEvent) -> NotedEvent:
     return NotedEvent(event.id, event.kind, fact, event.happened_at)
 
 
-def apply_to(tx: Transaction, payment: Payment, event: PaymentEvent, by: str, now_ms: int) -> Result:
+def apply_to(tx: Transaction, payment: Payment, event: PaymentEvent, by: Operator, now_ms: int) -> Result:
     """Apply an event that is new to a payment that is locked. `by` is who did it, for the audit log."""
     return _Change(tx, payment, by, now_ms).apply(event)
 
@@ -290,7 +292,7 @@ def _taken_by(fact: Fact) -> int:
 class _Change:
     """Applies one event to one payment, which is locked."""
 
-    def __init__(self, tx: Transaction, payment: Payment, by: str, now_ms: int) -> None:
+    def __init__(self, tx: Transaction, payment: Payment, by: Operator, now_ms: int) -> None:
         self._tx = tx
         self._payment = payment
         self._by = by

@@ -16,6 +16,7 @@ from cadenza.control.money.idempotency import FOR_ALL, digest_of, former_digest,
 from cadenza.core.errors import ControlError
 from cadenza.core.formats import rfc3339
 from cadenza.core.money import format_dollars
+from cadenza.core.records import Operator
 from cadenza.fleet.changes import make_change
 from cadenza.ledger import credit, payments
 from cadenza.ledger.payments import Payment, PaymentIds
@@ -54,7 +55,7 @@ class RefundedTransfer(msgspec.Struct, frozen=True):
     earlier_at: int | None = None
 
 
-async def record_transfer(store: Store, email: str, transfer: Transfer, by: str, now_ms: int) -> Account:
+async def record_transfer(store: Store, email: str, transfer: Transfer, by: Operator, now_ms: int) -> Account:
     """Add the credit that a transfer paid for, and return the account. It pays a debt of the account first."""
     amount_nano, reference = transfer.amount_nano, transfer.reference.strip()
     if amount_nano <= 0 or amount_nano % NANO_PER_CENT:
@@ -66,7 +67,7 @@ async def record_transfer(store: Store, email: str, transfer: Transfer, by: str,
     note = f"bank transfer {reference}" + (f": {transfer.note}" if transfer.note else "")
     check_note(note)
     account_id, payment_id = (await get_account(store, email)).id, "pay_" + secrets.token_urlsafe(18)
-    command = make_command(PROVIDER, "payment.transfer", (), reference, payment_id)  # one for all who record
+    command = make_command(Operator(PROVIDER), "payment.transfer", (), reference, payment_id)  # one for all who record
     payment = Payment(
         payment_id, account_id, PROVIDER, payment_id, reference, amount_nano, 0, 0, 0, "open", now_ms, now_ms
     )
@@ -105,7 +106,7 @@ async def find_transfer(store: Store, reference: str) -> Payment | None:
     return await payments.find(store, PROVIDER, PaymentIds(use.subject if use else reference))
 
 
-async def refund_transfer(store: Store, refund: TransferRefund, by: str, now_ms: int) -> RefundedTransfer:
+async def refund_transfer(store: Store, refund: TransferRefund, by: Operator, now_ms: int) -> RefundedTransfer:
     """Take back the credit of a transfer, or of a part of it. What is not free is taken later, as a debt."""
     reason = check_reason("refund", refund.reason)
     found = await find_transfer(store, refund.transfer)
@@ -114,7 +115,7 @@ async def refund_transfer(store: Store, refund: TransferRefund, by: str, now_ms:
     reference = refund.reference.strip()
     if len(reference) > REFERENCE_CHARS_MAX or not reference.isprintable():
         raise ControlError(f"The reference of a refund is one line of at most {REFERENCE_CHARS_MAX} characters.")
-    command = make_command(PROVIDER, "payment.refund", (found.id, refund.part_nano), reference)
+    command = make_command(Operator(PROVIDER), "payment.refund", (found.id, refund.part_nano), reference)
     note = " ".join(filter(None, ("refund", reference, f"of bank transfer {found.reference}: {reason}")))
     await credit.gather_free(store, found.account_id, refund.part_nano or found.amount_nano)
 

@@ -13,6 +13,7 @@ from cadenza.control.money.idempotency import make_command
 from cadenza.core.codes import code_prefix, digest_code, make_code, normal_code
 from cadenza.core.errors import ControlError
 from cadenza.core.money import format_dollars
+from cadenza.core.records import Operator, Owner
 from cadenza.core.spans import DAY_MS
 from cadenza.fleet.changes import make_change
 from cadenza.ledger import credit
@@ -54,7 +55,7 @@ class WrongCode(ControlError):
     """No voucher has this code. Callers limit the rate of these, because they may be guesses."""
 
 
-async def create_vouchers(store: Store, order: VoucherOrder, by: str, now_ms: int) -> list[tuple[str, Voucher]]:
+async def create_vouchers(store: Store, order: VoucherOrder, by: Operator, now_ms: int) -> list[tuple[str, Voucher]]:
     """Make vouchers and return their codes, which are not stored."""
     _check(order)
     expires_at = None if order.expires_days is None else now_ms + order.expires_days * DAY_MS
@@ -100,12 +101,12 @@ async def list_newest(store: Store, count: int) -> list[tuple[Voucher, str | Non
     return await vouchers.list_newest(store, count)
 
 
-async def redeem_voucher(store: Store, account_id: str, typed: str, by: str, now_ms: int) -> Redeemed:
+async def redeem_voucher(store: Store, owner: Owner, typed: str, now_ms: int) -> Redeemed:
     """Give the account the credit of a voucher. The holder of a code is told why it no longer works."""
     code = normal_code(typed)
     if code is None:
         raise WrongCode("This is not a code: it looks like CDZ-XXXX-XXXX-XXXX-XXXX-XXXX. Check it and try again.")
-    digest = digest_code(code)
+    digest, account_id = digest_code(code), owner.account_id
 
     def redeem(tx: Transaction) -> Redeemed:
         voucher = vouchers.redeem(tx, digest, account_id, now_ms)
@@ -118,13 +119,13 @@ async def redeem_voucher(store: Store, account_id: str, typed: str, by: str, now
                 "The voucher is still good."
             )
         detail = f"{voucher.prefix}, {format_dollars(voucher.amount_nano)} dollars"
-        audit_events.add(tx, AuditEvent(now_ms, by, "voucher.redeem", account_id, voucher.id, detail))
+        audit_events.add(tx, AuditEvent(now_ms, owner, "voucher.redeem", account_id, voucher.id, detail))
         return Redeemed(voucher.amount_nano, balance_nano)
 
     return await make_change(store, redeem)
 
 
-async def revoke_voucher(store: Store, text: str, by: str, now_ms: int) -> Voucher:
+async def revoke_voucher(store: Store, text: str, by: Operator, now_ms: int) -> Voucher:
     """Make an unused voucher expire now. Name it by its id, its prefix or its code."""
     code = normal_code(text)
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from cadenza import clock
-from cadenza.control.account.accounts import create_account, get_account
+from cadenza.control.account.accounts import create_account, get_owner
 from cadenza.control.account.erasure import erase_account
 from cadenza.control.keys import KeyOrder, create_key
 from cadenza.core.records import COMMAND_LINE, DEFAULT_CLASS
@@ -316,9 +316,9 @@ async def leave_stream(fixture: RetentionFixture, canary: Canary, protocol: str)
 
 async def delete_note_by_command(fixture: RetentionFixture, canary: Canary) -> None:
     """A note that the command line deletes. It empties the write-ahead log when it ends."""
-    account, now_ms = await get_account(fixture.store, fixture.email), clock.now_ms()
-    note = await add_note(fixture.store, account.id, canary.text, now_ms)
-    await remove_note(fixture.store, note.id, now_ms)
+    owner, now_ms = await get_owner(fixture.store, fixture.email), clock.now_ms()
+    note = await add_note(fixture.store, owner, canary.text, now_ms)
+    await remove_note(fixture.store, owner, note.id, now_ms)
     await fixture.store.empty_log()
 
 
@@ -326,8 +326,8 @@ async def erase(fixture: RetentionFixture, canary: Canary) -> None:
     """Erase another account, with a key and a note."""
     email, now_ms = f"{canary.word}@audit.invalid", clock.now_ms()
     made = await create_account(fixture.store, email, canary.word[::-1], 0, DEFAULT_CLASS, now_ms)
-    await create_key(fixture.store, email, KeyOrder(canary.word), now_ms)
-    await add_note(fixture.store, made.id, canary.text, now_ms)
+    await create_key(fixture.store, made.owner, KeyOrder(canary.word), now_ms)
+    await add_note(fixture.store, made.owner, canary.text, now_ms)
     await erase_account(fixture.store, email, COMMAND_LINE, now_ms)
 
 

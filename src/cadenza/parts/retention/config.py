@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from cadenza.config import Settings
+from cadenza.config.kinds import kind_of
 from cadenza.core.records import CLASSES
 from cadenza.parts.retention.canaries import CanarySet, Template
 
 Table = dict[str, Any]
 
-PROVIDER = "built-in"  # for classes whose routes are in the store, and for the embedded model
+PROVIDER = "built-in"  # for classes whose routes are in the store, and for a model on this machine
 MODEL = "audit-model"
 CONCURRENCY = 4
 LIMITS = {"requests_per_second": 10_000.0, "burst": 10_000, "concurrency": CONCURRENCY}
@@ -47,8 +48,8 @@ class PrivateConfig:
         self._secret(server.get("metrics_token_env"), "the token for /metrics")
         self._secret(observe.get("headers_env"), "the header for the trace collector", "authorization=")
         self._secret(SECRET_KEY_ENV, "the secret key of the site", 32 * "-")
-        if any(one.kind == "embedded" for one in self._settings.providers.values()):
-            self.notes.append("the embedded model is not called: the built-in upstream answers for it")
+        if any(kind_of(one.kind).is_local for one in self._settings.providers.values()):
+            self.notes.append("no model runs on this machine: the built-in upstream answers for it")
         made = {PROVIDER: {}, **providers}
         return given | {
             "server": {**server, "host": "127.0.0.1", "port": 0, "drain_s": 5},
@@ -64,7 +65,8 @@ class PrivateConfig:
 
     def _provider(self, name: str, given: Table, upstream_url: str) -> Table:
         found = self._settings.providers.get(name)
-        kept = {key: one for key, one in given.items() if key != "api_key_file" and given.get("kind") != "embedded"}
+        is_local = kind_of(given.get("kind", "")).is_local
+        kept = {key: one for key, one in given.items() if key != "api_key_file" and not is_local}
         if "api_key_file" in given:
             kept["api_key_env"] = f"CADENZA_AUDIT_KEY_{len(self.secrets)}"
         self._secret(kept.get("api_key_env"), f"the key of the provider {name}")

@@ -15,11 +15,11 @@ from typing import Any
 from cadenza import clock, parts
 from cadenza.config import Settings
 from cadenza.config.write import write_config
-from cadenza.control.account.accounts import create_account
+from cadenza.control.account.accounts import create_account, get_owner
 from cadenza.control.keys import KeyOrder, create_key, revoke_key
 from cadenza.core.errors import ControlError
 from cadenza.core.money import NANO_PER_DOLLAR
-from cadenza.core.records import DEFAULT_CLASS
+from cadenza.core.records import COMMAND_LINE, DEFAULT_CLASS
 from cadenza.parts.retention import cases, places
 from cadenza.parts.retention.canaries import CanarySet
 from cadenza.parts.retention.cases import RetentionFixture
@@ -103,8 +103,11 @@ async def _make_accounts(fixture: RetentionFixture) -> None:
         "rate": (fixture.email, KeyOrder("audit", requests_per_second=0.001, burst=1)),
         "credit": (poor_email, KeyOrder("audit")),
     }
-    keys = {name: (await create_key(store, email, order, now_ms))[0] for name, (email, order) in orders.items()}
-    await revoke_key(store, keys["revoked key"], now_ms)
+    keys = {
+        name: (await create_key(store, await get_owner(store, email), order, now_ms))[0]
+        for name, (email, order) in orders.items()
+    }
+    await revoke_key(store, COMMAND_LINE, keys["revoked key"], now_ms)
     canaries.add_secret("the API key", keys["key"])
     fixture.clients = {name: CaseClient(key) for name, key in {**keys, "browser": "", "no key": ""}.items()}
 

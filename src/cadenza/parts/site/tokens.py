@@ -10,11 +10,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from cadenza.control.account.accounts import get_account
 from cadenza.control.money.idempotency import make_command
 from cadenza.core.codes import TOKEN_PREFIX, TOKEN_SHAPE, digest_key, display_prefix, is_well_formed, make_token
 from cadenza.core.errors import ControlError, Unknown
-from cadenza.core.records import COMMAND_LINE
+from cadenza.core.records import Actor, Operator, Owner
 from cadenza.core.spans import DAY_MS
 from cadenza.parts.site.tables import access_tokens
 from cadenza.parts.site.tables.access_tokens import Token
@@ -67,24 +66,14 @@ class TokenUser(msgspec.Struct, frozen=True):
     token: Token
     account: Account
 
-    @property
-    def actor(self) -> str:
-        """The actor of what it does, in the audit log."""
-        return audit_events.by_token(self.account.email, self.token.prefix)
-
     def may(self, scope: str) -> bool:
         return scope in self.token.scopes
 
 
-async def create_token(store: Store, email: str, order: TokenOrder, now_ms: int) -> tuple[str, Token]:
-    """`create_own_token` at the command line, which knows an account by its address."""
-    return await create_own_token(store, await get_account(store, email), order, now_ms, by=COMMAND_LINE)
-
-
-async def create_own_token(
-    store: Store, account: Account, order: TokenOrder, now_ms: int, *, by: str
-) -> tuple[str, Token]:
+async def create_token(store: Store, owner: Owner, order: TokenOrder, now_ms: int) -> tuple[str, Token]:
     """Return the secret, which is not stored, and the record of the token."""
+    account = await accounts.get(store, owner.account_id)
+    assert account, "an owner has an account"
     scopes = _check_scopes(order.scopes, account)
     if not 1 <= order.days <= DAYS_MAX:
         raise ControlError(f"A token expires after 1 to {DAYS_MAX} days.")
@@ -102,7 +91,7 @@ async def create_own_token(
     )
 
     arguments = (account.id, order.name, scopes, order.days)
-    command = make_command(by, "token.create", arguments, order.reference, token.id)
+    command = make_command(owner, "token.create", arguments, order.reference, token.id)
 
     def create(tx: Transaction) -> None:
         claim = command.claim(tx, now_ms)
@@ -118,35 +107,28 @@ async def create_own_token(
             raise ControlError(f"An account has at most {ACTIVE_TOKENS_MAX} active tokens: revoke one first.")
         access_tokens.add(tx, token, digest_key(secret.encode()))
         detail = f"{token.prefix} {' '.join(scopes)}, expires {order.days}"
-        audit_events.add(tx, AuditEvent(now_ms, by, "token.create", account.id, token.id, detail))
+        audit_events.add(tx, AuditEvent(now_ms, owner, "token.create", account.id, token.id, detail))
 
     await command.run(lambda: store.transact(create))
     return secret, token
 
 
-async def list_tokens(store: Store, email: str, now_ms: int) -> list[Token]:
-    """The tokens of an account, oldest first, including revoked and expired ones."""
-    return (await list_own_tokens(store, (await get_account(store, email)).id, now_ms))[::-1]
-
-
-async def list_own_tokens(store: Store, account_id: str, now_ms: int) -> list[Token]:
+async def list_tokens(store: Store, owner: Owner, now_ms: int) -> list[Token]:
     """The tokens of an account, newest first, including revoked and expired ones."""
-    return await access_tokens.list_for_account(store, account_id, now_ms)
+    return await access_tokens.list_for_account(store, owner.account_id, now_ms)
 
 
-async def revoke_token(
-    store: Store, text: str, now_ms: int, account_id: str | None = None, *, by: str = COMMAND_LINE
-) -> Token:
-    """Revoke a token: of the account by its id, or, without one, any token by its id, first characters or itself."""
+async def revoke_token(store: Store, by: Actor, text: str, now_ms: int) -> Token:
+    """Revoke a token: an owner one of the account by its id, an operator any by its id, first characters or itself."""
     wanted = display_prefix(text) if text.startswith(TOKEN_PREFIX) else text
 
     def revoke(tx: Transaction) -> Token:
         if not (wanted.isascii() and wanted.isprintable()):
             found = []
-        elif account_id is None:
+        elif isinstance(by, Operator):
             found = access_tokens.find_by_prefix_or_id(tx, wanted, now_ms)
         else:
-            found = [token for token in access_tokens.find_by_id(tx, text, now_ms) if token.account_id == account_id]
+            found = [token for token in access_tokens.find_by_id(tx, text, now_ms) if token.account_id == by.account_id]
         if not found:
             raise Unknown("token", "There is no such token. 'cadenza token list' shows the tokens of an account.")
         if len(found) > 1:

@@ -19,6 +19,7 @@ from cadenza.control.account.erasure import Erasures
 from cadenza.control.operator import UseHistory
 from cadenza.core.mistakes import describe_mistake
 from cadenza.core.rates import Rate
+from cadenza.core.records import Operator, Owner
 from cadenza.pace import Pace
 from cadenza.parts.payments.payments import PaymentProvider
 from cadenza.parts.site.account.archive_turns import ArchiveTurns
@@ -129,9 +130,19 @@ class Visit:
         return self.require_session().account
 
     @property
-    def actor(self) -> str:
-        """Who does what this visit does, for the audit log."""
-        return self.token_user.actor if self.token_user else self.account.email
+    def owner(self) -> Owner:
+        """Whoever does what this visit does, as the owner of the account."""
+        return Owner(self.account.id, self.account.email, self._token)
+
+    @property
+    def operator(self) -> Operator:
+        """The same, as an operator."""
+        assert self.account.is_operator, "the paths of operators are for them alone"
+        return Operator(self.account.email, self._token)
+
+    @property
+    def _token(self) -> str | None:
+        return self.token_user.token.prefix if self.token_user else None
 
     @property
     def is_signed_in(self) -> bool:

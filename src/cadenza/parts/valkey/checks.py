@@ -1,8 +1,10 @@
 """What `cadenza doctor` finds out about the server at the address of the config."""
 
+from cadenza import parts
+from cadenza.config import Settings
 from cadenza.parts.valkey.connection import ValkeyUnreachable, probe
 from cadenza.parts.valkey.problems import SHARED_STATE_FAILS
-from cadenza.terminal.checks import Check, CheckSharedState
+from cadenza.terminal.checks import Check, Checks
 
 VERSION_MIN = 7
 ADVICE = {
@@ -28,4 +30,9 @@ async def check_valkey(url: str) -> Check:
     return Check("shared", "ok", f"{name} answers in {found.trip_s * 1000:.1f} ms")
 
 
-check_shared_state: CheckSharedState = check_valkey
+async def check_shared_state(settings: Settings) -> list[Check]:
+    part = parts.find(settings.shared_state.url)
+    return [await check_valkey(settings.shared_state.url)] if part and part.name == "valkey" else []
+
+
+checks: Checks = check_shared_state

@@ -5,6 +5,7 @@ from typing import Any, Literal
 import msgspec
 from sqlalchemy import BigInteger, Boolean, bindparam, cast, exists, func, insert, select
 
+from cadenza.core.records import Owner
 from cadenza.store import schema
 from cadenza.store.statements import Statement, total
 from cadenza.store.store import Row, Store, Transaction, change_row
@@ -38,6 +39,10 @@ class Account(msgspec.Struct, frozen=True):
     granted_nano: int = 0  # the part of the balance that was not paid for, and is spent first
     shows_cost: bool = False  # replies say what they cost
     erased_at: int | None = None  # it is suspended since then, too
+
+    @property
+    def owner(self) -> Owner:
+        return Owner(self.id, self.email)
 
     @property
     def state(self) -> AccountState:

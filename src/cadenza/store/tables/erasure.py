@@ -26,10 +26,10 @@ from sqlalchemy import (
     update,
 )
 
+from cadenza.store.columns import ABOUT, MEANING, REPLACED, OfService, Removed, WhenErased
 from cadenza.store.schema import ERASED_PREFIX, accounts, audit_events, keys, links, metadata, usage
 from cadenza.store.statements import Statement, Values
 from cadenza.store.store import Store, Transaction, change_row
-from cadenza.store.table_parts import ABOUT, MEANING, REPLACED, OfService, Removed, WhenErased
 from cadenza.store.tables.accounts import Account
 from cadenza.store.tables.batches import BatchedChange
 

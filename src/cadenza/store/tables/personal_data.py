@@ -9,9 +9,9 @@ from typing import Any
 from sqlalchemy import Boolean, ColumnElement, Table, bindparam, case, literal_column, select, tuple_
 
 from cadenza.store import schema
+from cadenza.store.columns import ABOUT, MEANING, Exported, LeftOut, Meaning
 from cadenza.store.statements import Statement
 from cadenza.store.store import Row, Store
-from cadenza.store.table_parts import ABOUT, MEANING, Exported, LeftOut, Meaning
 
 PAGE = 50  # what is made of them takes about a millisecond
 

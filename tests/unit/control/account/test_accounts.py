@@ -18,9 +18,11 @@ from cadenza.control.account.accounts import (
     set_password,
     suspend_account,
 )
+from cadenza.control.account.erasure import begin_erasure
+from cadenza.control.account.export import begin_export
 from cadenza.control.money.credit import give_credit
-from cadenza.core.errors import ControlError
-from cadenza.core.records import COMMAND_LINE
+from cadenza.core.errors import ControlError, Unknown
+from cadenza.core.records import COMMAND_LINE, Operator, Owner
 from cadenza.ledger.credit import BALANCE_NANO_LIMIT
 from cadenza.parts.site.sign_in.links import find_link, print_link
 from cadenza.parts.site.sign_in.sessions import begin_session, find_session
@@ -113,15 +115,15 @@ async def test_a_suspension_ends_sessions_and_links(store: Store) -> None:
 async def test_what_is_done_to_an_account_is_in_the_audit_trail(store: Store) -> None:
     """Each change writes who made it, and of which account."""
     account = await add(store)
-    await set_class(store, EMAIL, "mezzo", "somebody@example.org", NOW_MS)
+    await set_class(store, EMAIL, "mezzo", Operator("somebody@example.org"), NOW_MS)
     await set_operator(store, EMAIL, COMMAND_LINE, NOW_MS, is_operator=False)
     await set_password(store, EMAIL, "another password", COMMAND_LINE, NOW_MS)
     written = await list_newest(store, account.id)
     assert [(one.event, one.actor, one.detail) for one in written] == [
-        ("account.password", COMMAND_LINE, ""),
-        ("account.ordinary", COMMAND_LINE, ""),
+        ("account.password", COMMAND_LINE.name, ""),
+        ("account.ordinary", COMMAND_LINE.name, ""),
         ("account.class", "somebody@example.org", "mezzo"),
-        ("account.create", COMMAND_LINE, ""),
+        ("account.create", COMMAND_LINE.name, ""),
     ]
 
 
@@ -130,17 +132,17 @@ async def test_the_last_operator_keeps_the_role_on_the_pages(store: Store) -> No
     await add(store)
     await set_operator(store, EMAIL, COMMAND_LINE, NOW_MS, is_operator=True)
     with pytest.raises(ControlError, match="is the last operator"):
-        await set_operator(store, EMAIL, EMAIL, NOW_MS, is_operator=False)
+        await set_operator(store, EMAIL, Operator(EMAIL), NOW_MS, is_operator=False)
     second = NewAccount("second@example.org", "hash", is_operator=True)
     await store.transact(lambda tx: add_account(tx, second, COMMAND_LINE, NOW_MS))
-    assert not (await set_operator(store, EMAIL, second.email, NOW_MS, is_operator=False)).is_operator
+    assert not (await set_operator(store, EMAIL, Operator(second.email), NOW_MS, is_operator=False)).is_operator
     assert not (await set_operator(store, second.email, COMMAND_LINE, NOW_MS, is_operator=False)).is_operator
 
 
 async def test_credit_is_given(store: Store) -> None:
     """Credit adds to the balance and makes an entry with its note."""
     await add(store, FIVE_NANO)
-    account = (await give_credit(store, "Owner@example.org", 20, "a gift", NOW_MS)).account
+    account = (await give_credit(store, "Owner@example.org", 20, "a gift", NOW_MS, COMMAND_LINE)).account
     assert account.balance_nano == FIVE_NANO + 20
     assert await list_accounts(store) == [account]
     assert (await entries_of(store))[1:] == [("grant", 20, "a gift")]
@@ -162,5 +164,13 @@ async def test_impossible_credit_is_refused(store: Store, email: str, amount_nan
     """An unknown account, an amount out of bounds or a malformed note is refused, and the balance stays."""
     await add(store, FIVE_NANO)
     with pytest.raises(ControlError, match=reason):
-        await give_credit(store, email, amount_nano, note, NOW_MS)
+        await give_credit(store, email, amount_nano, note, NOW_MS, COMMAND_LINE)
     assert [account.balance_nano for account in await list_accounts(store)] == [FIVE_NANO]
+
+
+async def test_an_owner_acts_on_no_other_account(store: Store) -> None:
+    """The address of another account does not let an owner export or erase it."""
+    await add(store)
+    for act in (begin_export, begin_erasure):
+        with pytest.raises(Unknown):
+            await act(store, EMAIL, Owner("acct_other", "other@example.org"), NOW_MS)

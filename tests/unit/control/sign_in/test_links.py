@@ -20,7 +20,7 @@ PASSWORD = "correct horse battery staple"
 
 
 async def add(store: Store, email: str) -> Account:
-    return await store.transact(lambda tx: add_account(tx, NewAccount(email, "hash"), email, NOW_MS))
+    return await store.transact(lambda tx: add_account(tx, NewAccount(email, "hash"), None, NOW_MS))
 
 
 async def make(store: Store, now_ms: int = NOW_MS) -> str:

@@ -66,7 +66,7 @@ class Authenticator:
 
 @pytest.fixture
 async def phone(store: Store) -> Authenticator:
-    account = await store.transact(lambda tx: add_account(tx, NewAccount("a@example.org", "hash"), "a", NOW_MS))
+    account = await store.transact(lambda tx: add_account(tx, NewAccount("a@example.org", "hash"), None, NOW_MS))
     made = Authenticator(store, account)
     await store.transact(lambda tx: second_factors.add_passkey(tx, made.passkey))
     return made

@@ -36,7 +36,7 @@ ROWS = Statement(select(schema.totp.c.secret))
 @pytest.fixture
 async def account(store: Store) -> Account:
     new = NewAccount("owner@example.org", "hash")
-    return await store.transact(lambda tx: add_account(tx, new, "test", NOW_MS))
+    return await store.transact(lambda tx: add_account(tx, new, None, NOW_MS))
 
 
 async def stored_secret(store: Store) -> bytes:

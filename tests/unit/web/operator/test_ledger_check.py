@@ -4,13 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from cadenza.core.records import Operator
 from cadenza.ledger.check import CheckCounts, Violation
 from cadenza.observe import make_log
 from cadenza.parts.site.operator.ledger_check import LedgerCheck, describe
 from cadenza.store.migrate import migrate
 from cadenza.store.sqlite.store import SqliteStore
 
-BY = "operator@example.org"
+BY = Operator("operator@example.org")
 
 
 @pytest.fixture
@@ -27,7 +28,7 @@ async def test_one_check_runs_at_a_time(store: SqliteStore) -> None:
     assert (check.begin(BY), check.is_running) == (None, True)
     await first
     [result] = await check.results()
-    assert (result.actor, result.account_id) == (BY, None)
+    assert (result.actor, result.account_id) == (BY.name, None)
     assert result.detail.startswith("no findings: 0 accounts")
     second = check.begin(BY)
     assert second

@@ -36,7 +36,7 @@ async def download(visit: Visit) -> Response:
     await visit.limit("archive", ARCHIVES, "You have downloaded several archives. Try again in ten minutes.")
     turns.begin(account.id)
     try:
-        await begin_export(visit.store, account.email, visit.actor, visit.now_ms)
+        await begin_export(visit.store, account.email, visit.owner, visit.now_ms)
     except BaseException:
         turns.end(account.id)
         raise

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from starlette.responses import Response
 
+from cadenza.control import keys
 from cadenza.control.client_settings import CLIENTS
 from cadenza.control.keys import (
     ACTIVE_KEYS_MAX,
@@ -17,9 +18,7 @@ from cadenza.control.keys import (
     KeyChange,
     KeyOrder,
     change_key,
-    create_own_key,
-    get_own_key,
-    page_own_keys,
+    page_keys,
     revoke_key,
 )
 from cadenza.control.money.idempotency import make_reference
@@ -101,7 +100,7 @@ class KeyQuery(msgspec.Struct, frozen=True):
 async def list_page(visit: Visit) -> Response:
     query = visit.query_fields
     shows_all, before = query.get("show") == "all", query.get("before", "")
-    page = await page_own_keys(visit.store, visit.account.id, visit.now_ms, before, is_active=not shows_all)
+    page = await page_keys(visit.store, visit.owner, visit.now_ms, before, is_active=not shows_all)
     return visit.page("keys.html", page=page, shows_all=shows_all, before=before, keys_max=ACTIVE_KEYS_MAX)
 
 
@@ -139,36 +138,31 @@ async def change_by_form(visit: Visit, typed: LimitFields) -> None:
 
 
 async def list_keys(visit: Visit, asked: KeyQuery) -> KeyList:
-    is_active, account_id = asked.state == "active", visit.account.id
-    page = await page_own_keys(
-        visit.store, account_id, visit.now_ms, asked.before, count=asked.limit, is_active=is_active
-    )
+    is_active = asked.state == "active"
+    page = await page_keys(visit.store, visit.owner, visit.now_ms, asked.before, count=asked.limit, is_active=is_active)
     return KeyList(data=list(page.keys), has_more=page.has_more)
 
 
 async def create_key(visit: Visit, order: KeyOrder) -> CreatedKey:
     await visit.limit_changes("keys")
-    account = visit.account
-    secret, key = await create_own_key(visit.store, account.id, order, visit.now_ms, by=visit.actor)
+    secret, key = await keys.create_key(visit.store, visit.owner, order, visit.now_ms)
     shown_name = f'{key.prefix}… ("{key.name}")' if key.name else f"{key.prefix}…"
-    visit.context.send_notice(account.email, KEY_CREATED, shown_name)
+    visit.context.send_notice(visit.account.email, KEY_CREATED, shown_name)
     return CreatedKey(**{name: getattr(key, name) for name in Key.__struct_fields__}, secret=secret)
 
 
 async def get_key(visit: Visit) -> Key:
-    return await get_own_key(visit.store, visit.account.id, visit.path_param("key_id"), visit.now_ms)
+    return await keys.get_key(visit.store, visit.owner, visit.path_param("key_id"), visit.now_ms)
 
 
 async def patch_key(visit: Visit, change: KeyChange) -> Key:
     await visit.limit_changes("keys")
-    account, key_id = visit.account, visit.path_param("key_id")
-    return await change_key(visit.store, key_id, change, visit.now_ms, account.id, by=visit.actor)
+    return await change_key(visit.store, visit.owner, visit.path_param("key_id"), change, visit.now_ms)
 
 
 async def revoke(visit: Visit) -> Key:
     await visit.limit_changes("keys")
-    account, key_id = visit.account, visit.path_param("key_id")
-    return (await revoke_key(visit.store, key_id, visit.now_ms, account.id, by=visit.actor)).key
+    return (await revoke_key(visit.store, visit.owner, visit.path_param("key_id"), visit.now_ms)).key
 
 
 def _fields_of(key: Key) -> LimitFields:

@@ -77,7 +77,7 @@ async def change_preferences(visit: Visit, change: PreferencesChange) -> Prefere
 
 async def _choose(visit: Visit, given: dict[str, object]) -> Preferences:
     chosen = msgspec.structs.replace(preferences_of(visit.account), **given)
-    return await choose(visit.store, visit.account, chosen, _usable_classes(visit), visit.now_ms, by=visit.actor)
+    return await choose(visit.store, visit.owner, visit.account, chosen, _usable_classes(visit), visit.now_ms)
 
 
 def _usable_classes(visit: Visit) -> list[str]:

@@ -7,6 +7,7 @@ from starlette.responses import Response
 
 from cadenza.control.account.erasure import begin_erasure
 from cadenza.core.errors import ControlError
+from cadenza.core.records import Owner
 from cadenza.parts.site.account.links import NO_MAIL, limit_mail, tell_password_set
 from cadenza.parts.site.account.sessions import SECURITY_PAGE, renew_session, use_secret
 from cadenza.parts.site.cookies import SESSION_COOKIE
@@ -42,7 +43,7 @@ async def set_password(
     await context.sign_ins.check_again(visit.account, signed_in.session, old_password)
     password_hash = await context.sign_ins.passwords.hash(new_password, visit.account.email, HashLane.KNOWN)
     secret, done = await change_password(
-        visit.store, signed_in, password_hash, visit.actor, visit.now_ms, revokes_tokens=revoke_tokens
+        visit.store, signed_in, password_hash, visit.owner, visit.now_ms, revokes_tokens=revoke_tokens
     )
     use_secret(visit, secret)
     return tell_password_set(visit, done)
@@ -81,7 +82,7 @@ async def delete_account(visit: Visit, confirmed_email: str) -> Response:
     account = visit.account
     if confirmed_email.strip().lower() != account.email:
         raise ControlError("That is not the address of this account. Nothing was deleted.")
-    await begin_erasure(visit.store, account.email, account.id, visit.now_ms)
+    await begin_erasure(visit.store, account.email, Owner(account.id, account.id), visit.now_ms)
     visit.context.erasures.finish_soon()
     visit.set_cookie(SESSION_COOKIE, "", 0)
     return redirect("/sign-in", "account-deleted")

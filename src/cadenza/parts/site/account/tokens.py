@@ -13,8 +13,8 @@ from cadenza.parts.site.tokens import (
     DAYS_USUAL,
     NAME_CHARS_MAX,
     TokenOrder,
-    create_own_token,
-    list_own_tokens,
+    create_token,
+    list_tokens,
     revoke_token,
     scopes_for,
 )
@@ -35,7 +35,7 @@ class NewTokenForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 async def list_page(visit: Visit) -> Response:
-    found = await list_own_tokens(visit.store, visit.account.id, visit.now_ms)
+    found = await list_tokens(visit.store, visit.owner, visit.now_ms)
     shows_all = visit.query_fields.get("show") == "all"
     tokens = [token for token in found if shows_all or token.state == "active"]
     return visit.page("tokens.html", tokens=tokens, shows_all=shows_all, more=len(found) - len(tokens))
@@ -55,15 +55,14 @@ async def new_page(visit: Visit) -> Response:
 async def create(visit: Visit, typed: NewTokenForm) -> Response:
     await visit.limit_changes("tokens")
     order = TokenOrder(typed.scopes, typed.days, typed.name.strip(), typed.reference)
-    secret, token = await create_own_token(visit.store, visit.account, order, visit.now_ms, by=visit.actor)
+    secret, token = await create_token(visit.store, visit.owner, order, visit.now_ms)
     visit.context.send_notice(visit.account.email, TOKEN_CREATED, f"{token.prefix}…")
     return visit.page("token_created.html", secret=secret, token=token)
 
 
 async def revoke(visit: Visit) -> None:
     await visit.limit_changes("tokens")
-    token_id = visit.path_param("token_id")
-    await revoke_token(visit.store, token_id, visit.now_ms, visit.account.id, by=visit.actor)
+    await revoke_token(visit.store, visit.owner, visit.path_param("token_id"), visit.now_ms)
 
 
 ROUTES: Routes = (

@@ -87,7 +87,7 @@ async def credit_page(visit: Visit) -> Response:
         "credit.html",
         pace=await pace(store, account, visit.now_ms),
         statement=await read_statement(store, account.id, count=RECENT),
-        payments=await list_payments(store, account.id),
+        payments=await list_payments(store, visit.owner),
         expiring=await list_expiring(store, account),
         takes_cards=visit.context.payments is not None,
         has_invoices=bool(stripe and stripe.invoices),
@@ -126,7 +126,7 @@ async def redeem(visit: Visit, given: VoucherForm) -> RedeemedView:
     await throttle.take(rates, limits, "Too many codes that do not exist. Wait a few minutes, then try again.")
     is_guess = False
     try:
-        done = await redeem_voucher(visit.store, account.id, given.code, visit.actor, visit.now_ms)
+        done = await redeem_voucher(visit.store, visit.owner, given.code, visit.now_ms)
         return to_record(RedeemedView, done)
     except WrongCode:
         is_guess = True
@@ -137,8 +137,7 @@ async def redeem(visit: Visit, given: VoucherForm) -> RedeemedView:
 
 
 async def change_notice(visit: Visit, given: NoticeForm) -> None:
-    account = visit.account
-    await set_low_balance(visit.store, account.id, read_dollars(given.amount), visit.actor, visit.now_ms)
+    await set_low_balance(visit.store, visit.owner, read_dollars(given.amount), visit.now_ms)
 
 
 def read_dollars(text: str) -> int:

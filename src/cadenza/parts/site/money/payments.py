@@ -107,8 +107,8 @@ async def start(visit: Visit, given: PaymentForm) -> NewPayment:
     with asking_provider(visit, "a checkout could not be opened") as provider:
         amount_nano = read_dollars(given.amount)
         await visit.limit("payment", STARTS, "You have begun several payments. Wait a minute, then try again.")
-        payer = Payer(visit.account.id, visit.account.email, visit.base_url)
-        return await start_payment(visit.store, provider, payer, amount_nano, visit.actor, visit.now_ms)
+        payer = Payer(visit.owner, visit.account.email, visit.base_url)
+        return await start_payment(visit.store, provider, payer, amount_nano, visit.now_ms)
 
 
 async def start_by_api(visit: Visit, given: PaymentForm) -> StartedPayment:
@@ -117,13 +117,13 @@ async def start_by_api(visit: Visit, given: PaymentForm) -> StartedPayment:
 
 
 async def get_payments(visit: Visit) -> PaymentList:
-    return PaymentList([to_record(PaymentView, one) for one in await list_payments(visit.store, visit.account.id)])
+    return PaymentList([to_record(PaymentView, one) for one in await list_payments(visit.store, visit.owner)])
 
 
 async def get_invoice(visit: Visit) -> InvoicePage:
     with asking_provider(visit, "an invoice could not be read") as provider:
         await visit.limit("invoice", INVOICES, "You have opened many invoices. Wait a minute, then try again.")
-        url = await find_invoice_url(visit.store, provider, visit.account.id, visit.path_param("id"))
+        url = await find_invoice_url(visit.store, provider, visit.owner, visit.path_param("id"))
     if url is None:
         raise Missing("There is no invoice of this payment.")
     return InvoicePage(url)

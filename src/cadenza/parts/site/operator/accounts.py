@@ -113,26 +113,26 @@ async def get_account(visit: Visit) -> OperatorAccountDetails:
 
 async def suspend(visit: Visit) -> OperatorAccount:
     account = await _account(visit)
-    changed = await suspend_account(visit.store, account.email, visit.actor, visit.now_ms)
+    changed = await suspend_account(visit.store, account.email, visit.operator, visit.now_ms)
     visit.context.send_notice(account.email, notices.SUSPENDED)
     return view_account(changed)
 
 
 async def resume(visit: Visit) -> OperatorAccount:
     account = await _account(visit)
-    changed = await resume_account(visit.store, account.email, visit.actor, visit.now_ms)
+    changed = await resume_account(visit.store, account.email, visit.operator, visit.now_ms)
     visit.context.send_notice(account.email, notices.RESUMED)
     return view_account(changed)
 
 
 async def set_role(visit: Visit, *, is_operator: bool) -> None:
-    account, by = await _account(visit), visit.actor
+    account, by = await _account(visit), visit.operator
     await set_operator(visit.store, account.email, by, visit.now_ms, is_operator=is_operator)
     visit.context.send_notice(account.email, notices.ROLE_GIVEN if is_operator else notices.ROLE_TAKEN)
 
 
 async def grant(visit: Visit, given: Grant) -> OperatorAccount:
-    account, by, amount_nano = await _account(visit), visit.actor, read_amount(given.amount)
+    account, by, amount_nano = await _account(visit), visit.operator, read_amount(given.amount)
     days = read_days(given.expires_days)
     done = await give_credit(
         visit.store, account.email, amount_nano, given.note, visit.now_ms, by, given.reference, days
@@ -142,7 +142,7 @@ async def grant(visit: Visit, given: Grant) -> OperatorAccount:
 
 
 async def correct(visit: Visit, given: CreditCorrection) -> OperatorAccount:
-    account, by, amount_nano = await _account(visit), visit.actor, read_amount(given.amount)
+    account, by, amount_nano = await _account(visit), visit.operator, read_amount(given.amount)
     await correct_credit(visit.store, account.email, -amount_nano, given.reason, by, visit.now_ms, given.reference)
     visit.context.send_notice(account.email, notices.CREDIT_TAKEN, format_dollars(amount_nano))
     return view_account(await _account(visit))
@@ -150,7 +150,7 @@ async def correct(visit: Visit, given: CreditCorrection) -> OperatorAccount:
 
 async def record(visit: Visit, given: PaidTransfer) -> OperatorAccount:
     account, transfer = await _account(visit), Transfer(read_amount(given.amount), given.reference, given.note)
-    paid = await record_transfer(visit.store, account.email, transfer, visit.actor, visit.now_ms)
+    paid = await record_transfer(visit.store, account.email, transfer, visit.operator, visit.now_ms)
     visit.context.send_notice(account.email, notices.CREDIT_ADDED, format_dollars(transfer.amount_nano))
     return view_account(paid)
 
@@ -162,7 +162,7 @@ async def send_back(visit: Visit, given: SentBack) -> OperatorAccount:
     if found is None or found.account_id != account.id:
         raise BadForm("This account has no bank transfer with this reference.")
     refund = TransferRefund(transfer, part_nano, given.reason, given.reference)
-    done = await refund_transfer(visit.store, refund, visit.actor, visit.now_ms)
+    done = await refund_transfer(visit.store, refund, visit.operator, visit.now_ms)
     taken_nano = done.payment.refunded_nano - found.refunded_nano
     if done.earlier_at is None and account.state != "erased":
         visit.context.send_notice(account.email, notices.CREDIT_TAKEN, format_dollars(taken_nano))
@@ -171,7 +171,7 @@ async def send_back(visit: Visit, given: SentBack) -> OperatorAccount:
 
 async def make_link(visit: Visit) -> Response:
     """A link that sets a new password. It works once, for an hour."""
-    account, by = await _account(visit), visit.actor
+    account, by = await _account(visit), visit.operator
     path = await print_link(visit.store, account.email, "reset", by, visit.now_ms)
     return await account_page(visit, visit.base_url + path)
 

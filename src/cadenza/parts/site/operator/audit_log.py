@@ -11,7 +11,7 @@ from cadenza.core.public import to_record
 from cadenza.parts.site.operator.views import AuditEventPage, AuditEventView
 from cadenza.parts.site.routes import Routes, endpoint, get
 from cadenza.parts.site.visit import Visit
-from cadenza.store.tables.audit_events import NEWEST, AuditEvent
+from cadenza.store.tables.audit_events import NEWEST, LoggedEvent
 
 
 class AuditLogQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -23,7 +23,7 @@ class AuditLogQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 async def audit_log_page(visit: Visit) -> Response:
     asked = visit.query(AuditLogQuery)
-    found, next_before, error = list[AuditEvent](), None, ""
+    found, next_before, error = list[LoggedEvent](), None, ""
     try:
         found, next_before = await _read_page(visit, asked)
     except ControlError:
@@ -38,7 +38,7 @@ async def get_audit_log(visit: Visit, asked: AuditLogQuery) -> AuditEventPage:
     return AuditEventPage([to_record(AuditEventView, one) for one in found], next_before)
 
 
-async def _read_page(visit: Visit, asked: AuditLogQuery) -> tuple[list[AuditEvent], int | None]:
+async def _read_page(visit: Visit, asked: AuditLogQuery) -> tuple[list[LoggedEvent], int | None]:
     """A page of events, and the id before which the next page begins."""
     found = await list_audit_events(visit.store, asked.account or None, asked.before, PAGE + 1)
     return found[:PAGE], found[PAGE - 1].id if len(found) > PAGE else None

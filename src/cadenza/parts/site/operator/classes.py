@@ -149,7 +149,7 @@ async def get_difference(visit: Visit, asked: VersionPair) -> VersionDiff:
 async def roll_back(visit: Visit, given: Rollback) -> OperatorClass:
     class_id, rules = _class(visit)
     order = RollbackOrder(to=given.to, reason=given.reason, seen=given.version)
-    await control.roll_back(visit.store, class_id, rules, order, visit.actor, visit.now_ms)
+    await control.roll_back(visit.store, class_id, rules, order, visit.operator, visit.now_ms)
     return await get_class(visit)
 
 

@@ -6,7 +6,7 @@ The search is a POST, because an operator may paste a leaked key, and a URL must
 import msgspec
 from starlette.responses import Response
 
-from cadenza.control.keys import find_key, find_keys, revoke_key
+from cadenza.control.keys import find_keys, get_key, revoke_key
 from cadenza.core.codes import KEY_PREFIX, display_prefix
 from cadenza.parts.site.operator.views import OperatorKeys
 from cadenza.parts.site.render import redirect
@@ -35,8 +35,8 @@ async def find(visit: Visit, asked: KeySearch) -> OperatorKeys:
 
 
 async def revoke(visit: Visit) -> OwnedKey:
-    found = await find_key(visit.store, visit.path_param("key_id"), visit.now_ms)
-    return (await revoke_key(visit.store, found.id, visit.now_ms, by=visit.actor)).key
+    found = await get_key(visit.store, visit.operator, visit.path_param("key_id"), visit.now_ms)
+    return (await revoke_key(visit.store, visit.operator, found.id, visit.now_ms)).key
 
 
 async def revoke_by_form(visit: Visit, account_id: str = "") -> Response:

@@ -29,7 +29,7 @@ async def ledger_page(visit: Visit) -> Response:
 
 
 async def begin_by_form(visit: Visit) -> Response:
-    is_new = visit.context.ledger_check.begin(visit.actor) is not None
+    is_new = visit.context.ledger_check.begin(visit.operator) is not None
     return redirect(PAGE, "check-started" if is_new else "check-runs")
 
 
@@ -41,7 +41,7 @@ async def get_results(visit: Visit) -> LedgerResults:
 
 
 async def begin(visit: Visit) -> LedgerResults:
-    visit.context.ledger_check.begin(visit.actor)
+    visit.context.ledger_check.begin(visit.operator)
     return await get_results(visit)
 
 

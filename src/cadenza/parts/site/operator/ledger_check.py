@@ -10,12 +10,13 @@ import time
 from cadenza import clock
 from cadenza.control.money.statement import check_ledger
 from cadenza.core.errors import ControlError
+from cadenza.core.records import Operator
 from cadenza.ledger.check import CheckCounts, Violation
 from cadenza.observe import Log
 from cadenza.parts.books.months import close_month
 from cadenza.store.store import Store, StoreUnavailable
 from cadenza.store.tables import audit_events
-from cadenza.store.tables.audit_events import AuditEvent
+from cadenza.store.tables.audit_events import AuditEvent, LoggedEvent
 
 EVENT = "ledger.check"
 SUBJECT = "ledger"
@@ -37,7 +38,7 @@ class LedgerCheck:
     def is_running(self) -> bool:
         return self._running is not None and not self._running.done()
 
-    def begin(self, by: str, month: str = "") -> asyncio.Task[None] | None:
+    def begin(self, by: Operator, month: str = "") -> asyncio.Task[None] | None:
         """Start a check for this operator, or the close of a month; None if either runs already."""
         if self.is_running:
             return None
@@ -45,11 +46,11 @@ class LedgerCheck:
         self._running = asyncio.create_task(self._close(month, by) if month else self._check(by))
         return self._running
 
-    async def results(self) -> list[AuditEvent]:
+    async def results(self) -> list[LoggedEvent]:
         """The newest results, newest first, of all processes."""
         return await audit_events.list_of_service(self._store, EVENT, RESULTS_SHOWN)
 
-    async def _close(self, month: str, by: str) -> None:
+    async def _close(self, month: str, by: Operator) -> None:
         try:
             await close_month(self._store, month, by, clock.now_ms())
         except ControlError as error:
@@ -58,7 +59,7 @@ class LedgerCheck:
             self.problem = f"The store did not answer in time, so {month} was not closed. Try again later."
             self._log.warning("a month was not closed", reason=str(error))
 
-    async def _check(self, by: str) -> None:
+    async def _check(self, by: Operator) -> None:
         started_s = time.monotonic()
         try:
             found = await check_ledger(self._store)

@@ -127,11 +127,11 @@ async def get_load(visit: Visit) -> Load:
 
 async def rest(visit: Visit, route: str, time: str) -> None:
     names = {one.name: one for one in visit.service.gateway.snapshot.catalogue.routes()}
-    await rest_route(visit.store, route, parse_duration_ms(time), names, visit.actor, visit.now_ms)
+    await rest_route(visit.store, route, parse_duration_ms(time), names, visit.operator, visit.now_ms)
 
 
 async def resume(visit: Visit, route: str) -> None:
-    await resume_route(visit.store, route, visit.actor, visit.now_ms)
+    await resume_route(visit.store, route, visit.operator, visit.now_ms)
 
 
 def view_load(gateway: Gateway, families: Iterable[Family], rests: Iterable[RouteRest]) -> Load:

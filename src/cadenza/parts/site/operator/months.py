@@ -53,7 +53,7 @@ async def month_page(visit: Visit) -> Response:
 
 async def close_by_form(visit: Visit, month: str) -> Response:
     found = await _find(visit)
-    is_new = visit.context.ledger_check.begin(visit.actor, found.month) is not None
+    is_new = visit.context.ledger_check.begin(visit.operator, found.month) is not None
     return redirect(ONE.format(month=month), "close-started" if is_new else "check-runs")
 
 

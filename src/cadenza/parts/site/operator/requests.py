@@ -101,7 +101,7 @@ async def refund(visit: Visit, given: RequestRefund) -> OperatorRequest:
     """By completion id only: clients choose request ids, so another request may have the same one by now."""
     await get_request(visit)
     part_nano = read_dollars(given.part) if given.part.strip() else None
-    completion_id, by = visit.path_param("completion_id"), visit.actor
+    completion_id, by = visit.path_param("completion_id"), visit.operator
     done = await refund_request(visit.store, completion_id, part_nano, given.reason, by, visit.now_ms)
     visit.context.send_notice(done.email, notices.CREDIT_ADDED, format_dollars(done.amount_nano))
     return await get_request(visit)

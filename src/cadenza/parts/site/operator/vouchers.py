@@ -40,12 +40,12 @@ async def create(  # noqa: PLR0913, PLR0917 the fields of the form
         reference,
         read_days(credit_days),
     )
-    made = await create_vouchers(visit.store, order, visit.actor, visit.now_ms)
+    made = await create_vouchers(visit.store, order, visit.operator, visit.now_ms)
     return await vouchers_page(visit, tuple(code for code, _ in made))
 
 
 async def revoke(visit: Visit, voucher: str) -> None:
-    await revoke_voucher(visit.store, voucher, visit.actor, visit.now_ms)
+    await revoke_voucher(visit.store, voucher, visit.operator, visit.now_ms)
 
 
 ROUTES: Routes = (

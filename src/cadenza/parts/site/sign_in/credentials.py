@@ -11,6 +11,7 @@ import msgspec
 
 from cadenza.control.account.accounts import PasswordSet, replace_password, require_email
 from cadenza.core.errors import ControlError
+from cadenza.core.records import Owner
 from cadenza.fleet.changes import make_change
 from cadenza.parts.site.sign_in.links import find_link, make_link, take_link
 from cadenza.parts.site.sign_in.passwords import PasswordWork
@@ -33,7 +34,7 @@ class DeadLink(ControlError):
 
 
 async def change_password(
-    store: Store, signed_in: SignedIn, password_hash: str, by: str, now_ms: int, *, revokes_tokens: bool
+    store: Store, signed_in: SignedIn, password_hash: str, owner: Owner, now_ms: int, *, revokes_tokens: bool
 ) -> tuple[str | None, PasswordSet]:
     """Set a new password after the old one was checked. Returns this session's new secret; None if it has ended."""
     account, session = signed_in.account, signed_in.session
@@ -41,7 +42,7 @@ async def change_password(
     def change(tx: Transaction) -> tuple[str | None, PasswordSet]:
         done = replace_password(tx, account, password_hash, now_ms, revokes_tokens=revokes_tokens)
         sessions.remove_all(tx, account.id, session.digest)
-        audit_events.add(tx, AuditEvent(now_ms, by, "account.password", account.id, detail=done.detail))
+        audit_events.add(tx, AuditEvent(now_ms, owner, "account.password", account.id, detail=done.detail))
         return rotate_session(tx, session, now_ms, is_proof=True), done
 
     return await store.transact(change)
@@ -56,7 +57,7 @@ async def reset_password(store: Store, work: PasswordWork, secret: str, password
         account = _use(tx, secret, "reset", now_ms)[1]
         done = replace_password(tx, account, password_hash, now_ms)
         sessions.remove_all(tx, account.id)
-        event = AuditEvent(now_ms, account.email, "account.reset_password", account.id, detail=done.detail)
+        event = AuditEvent(now_ms, account.owner, "account.reset_password", account.id, detail=done.detail)
         audit_events.add(tx, event)
         return done
 
@@ -71,7 +72,7 @@ async def verify_email(store: Store, secret: str, now_ms: int) -> Account:
         if link.email != account.email:
             raise DeadLink
         accounts.change(tx, account.id, verified_at=now_ms)
-        audit_events.add(tx, AuditEvent(now_ms, account.email, "account.verify", account.id))
+        audit_events.add(tx, AuditEvent(now_ms, account.owner, "account.verify", account.id))
         return account
 
     return await store.transact(verify)
@@ -82,7 +83,7 @@ async def begin_email_change(store: Store, account: Account, email: str, now_ms:
     normal = require_email(email)
 
     def begin(tx: Transaction) -> str:
-        audit_events.add(tx, AuditEvent(now_ms, account.email, "account.ask_email", account.id))
+        audit_events.add(tx, AuditEvent(now_ms, account.owner, "account.ask_email", account.id))
         return make_link(tx, "change_email", account.id, normal, now_ms)
 
     return await store.transact(begin)
@@ -123,7 +124,7 @@ async def _change_email(store: Store, work: Callable[[Transaction], Account]) ->
 def _set_email(tx: Transaction, account: Account, email: str, verified_at: int | None, now_ms: int) -> Account:
     accounts.change(tx, account.id, email=email, verified_at=verified_at)
     links.remove_all(tx, account.id)
-    audit_events.add(tx, AuditEvent(now_ms, account.email, "account.email", account.id))
+    audit_events.add(tx, AuditEvent(now_ms, account.owner, "account.email", account.id))
     return msgspec.structs.replace(account, email=email, verified_at=verified_at)
 
 

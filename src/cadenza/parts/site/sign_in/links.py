@@ -12,6 +12,7 @@ import hashlib
 import secrets
 
 from cadenza.control.account.accounts import find_account
+from cadenza.core.records import Operator
 from cadenza.core.spans import DAY_MS
 from cadenza.parts.site.tables import links, site_secrets
 from cadenza.parts.site.tables.links import Link, LinkKind
@@ -52,7 +53,7 @@ def take_link(tx: Transaction, secret: str, kind: LinkKind, now_ms: int) -> Link
     return links.take(tx, link_digest(secret), kind, now_ms)
 
 
-async def print_link(store: Store, email: str, kind: LinkKind, by: str, now_ms: int) -> str:
+async def print_link(store: Store, email: str, kind: LinkKind, by: Operator, now_ms: int) -> str:
     """Make a link for an operator to hand over. Returns its path."""
 
     def make(tx: Transaction) -> str:

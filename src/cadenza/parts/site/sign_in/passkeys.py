@@ -175,7 +175,7 @@ class Passkeys:
 
         def add(tx: Transaction) -> list[str]:
             second_factors.add_passkey(tx, passkey)
-            audit_events.add(tx, AuditEvent(now_ms, account.email, "passkey.add", account.id, passkey.id.hex()))
+            audit_events.add(tx, AuditEvent(now_ms, account.owner, "passkey.add", account.id, passkey.id.hex()))
             return first_codes(tx, account.id)
 
         try:
@@ -210,7 +210,7 @@ class Passkeys:
         def remove(tx: Transaction) -> None:
             if not second_factors.remove_passkey(tx, account.id, read_id(passkey_id)):
                 raise Unknown("passkey")
-            audit_events.add(tx, AuditEvent(now_ms, account.email, "passkey.remove", account.id, passkey_id))
+            audit_events.add(tx, AuditEvent(now_ms, account.owner, "passkey.remove", account.id, passkey_id))
             forget_unused_codes(tx, account.id)
 
         await self._store.transact(remove)

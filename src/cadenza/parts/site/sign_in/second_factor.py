@@ -189,7 +189,7 @@ async def confirm_totp(store: Store, sealer: Sealer, account: Account, code: str
 
     def confirm(tx: Transaction) -> list[str]:
         _use_totp(tx, sealer, _find_unconfirmed(tx, account), given, now_ms)
-        audit_events.add(tx, AuditEvent(now_ms, account.email, "totp.add", account.id))
+        audit_events.add(tx, AuditEvent(now_ms, account.owner, "totp.add", account.id))
         return first_codes(tx, account.id)
 
     return await store.transact(confirm)
@@ -199,7 +199,7 @@ async def remove_totp(store: Store, account: Account, now_ms: int) -> None:
     def remove(tx: Transaction) -> None:
         if not second_factors.remove_totp(tx, account.id):
             raise Unknown("authenticator app")
-        audit_events.add(tx, AuditEvent(now_ms, account.email, "totp.remove", account.id))
+        audit_events.add(tx, AuditEvent(now_ms, account.owner, "totp.remove", account.id))
         forget_unused_codes(tx, account.id)
 
     await store.transact(remove)
@@ -211,7 +211,7 @@ async def renew_codes(store: Store, account: Account, now_ms: int) -> list[str]:
     def renew(tx: Transaction) -> list[str]:
         if not second_factors.find_factors(tx, account.id).is_any:
             raise ControlError("Recovery codes belong to a second factor: add an authenticator app or a passkey first.")
-        audit_events.add(tx, AuditEvent(now_ms, account.email, "recovery_codes.renew", account.id))
+        audit_events.add(tx, AuditEvent(now_ms, account.owner, "recovery_codes.renew", account.id))
         return _make_codes(tx, account.id)
 
     return await store.transact(renew)
@@ -224,7 +224,7 @@ async def use_second_factor(store: Store, sealer: Sealer, account: Account, give
         if given.is_recovery:
             if not second_factors.use_code(tx, account.id, _digest(given.text)):
                 raise ControlError(WRONG_RECOVERY)
-            audit_events.add(tx, AuditEvent(now_ms, account.email, "recovery_codes.use", account.id))
+            audit_events.add(tx, AuditEvent(now_ms, account.owner, "recovery_codes.use", account.id))
             return
         found = second_factors.find_totp(tx, account.id)
         if found is None or found.confirmed_at is None:

@@ -141,7 +141,7 @@ async def end_session_by_id(store: Store, account: Account, session_id: str, now
     def end(tx: Transaction) -> None:
         if not sessions.remove(tx, digest):
             raise Unknown("session")
-        audit_events.add(tx, AuditEvent(now_ms, account.email, "session.end", account.id, session_id))
+        audit_events.add(tx, AuditEvent(now_ms, account.owner, "session.end", account.id, session_id))
 
     await store.transact(end)
 
@@ -150,7 +150,7 @@ async def end_other_sessions(store: Store, account: Account, digest: bytes, now_
     """Sign out everywhere but here."""
 
     def end(tx: Transaction) -> int:
-        audit_events.add(tx, AuditEvent(now_ms, account.email, "session.end_others", account.id))
+        audit_events.add(tx, AuditEvent(now_ms, account.owner, "session.end_others", account.id))
         return sessions.remove_all(tx, account.id, digest)
 
     return await store.transact(end)

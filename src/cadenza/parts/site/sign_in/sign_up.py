@@ -10,6 +10,7 @@ import msgspec
 
 from cadenza.control.account.accounts import NewAccount, add_account, require_email
 from cadenza.core.errors import ControlError
+from cadenza.core.records import Operator
 from cadenza.parts.site.sign_in.credentials import DeadLink, require_link
 from cadenza.parts.site.sign_in.links import is_operator_link, make_link, take_link, take_operator_link
 from cadenza.parts.site.sign_in.passwords import PasswordWork
@@ -42,7 +43,7 @@ async def sign_up(
     """Create an account whose address nobody has verified."""
     normal = require_email(email)
     new = NewAccount(normal, await work.hash(password, normal), credit_nano)
-    return await _add(store, lambda tx: add_account(tx, new, normal, now_ms))
+    return await _add(store, lambda tx: add_account(tx, new, None, now_ms))
 
 
 async def find_invitation(store: Store, secret: str, now_ms: int) -> Invitation:
@@ -72,12 +73,12 @@ async def join(
             is_taken = take_link(tx, invitation.secret, "invite", now_ms) is not None
         if not is_taken:
             raise DeadLink
-        return add_account(tx, new, email, now_ms)
+        return add_account(tx, new, None, now_ms)
 
     return await _add(store, add)
 
 
-async def invite(store: Store, email: str, by: str, now_ms: int) -> str:
+async def invite(store: Store, email: str, by: Operator, now_ms: int) -> str:
     """Make an invitation, for one address or, if it is empty, for anybody. Returns the path of its link."""
     normal = require_email(email) if email else ""
 

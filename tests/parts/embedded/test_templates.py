@@ -66,7 +66,7 @@ def prompts() -> dict[str, dict[str, str]]:
     templates = dict.fromkeys(SHIPPED) | STRICT
     given = {"templates": templates, "bodies": {"one": written("one"), "each": written("each")}}
     done = subprocess.run(
-        [sys.executable, "-m", "tests.embedded.templates"],
+        [sys.executable, "-m", "tests.parts.embedded.templates"],
         input=json.dumps(given),
         capture_output=True,
         text=True,

@@ -12,7 +12,7 @@ from typing import Any
 
 import xllamacpp
 
-from cadenza.parts.embedded.upstream import bundled_model
+from cadenza.parts.embedded.kind import bundled_model
 
 
 def main() -> None:

@@ -1,15 +1,15 @@
-"""Parts that are built from the settings alone: for the service, and for commands that need nothing else of it."""
+"""What is built from the settings alone: for the service, and for commands that need nothing else of it."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
+from cadenza.config.kinds import OF_PARTS, kind_of
 from cadenza.config.settings import MailSettings, ProviderSettings, SearchSettings, Settings
 from cadenza.core.email import Email
 from cadenza.core.records import Route
 from cadenza.core.retention import USUAL_LIMITS, RetentionLimits
 from cadenza.observe import Log
-from cadenza.parts.embedded.upstream import EmbeddedUpstream
 from cadenza.parts.grounding.search.records import SearchOptions
 from cadenza.parts.mail.outbox import Send
 from cadenza.upstreams.base import Upstream
@@ -18,10 +18,13 @@ from cadenza.upstreams.openai import OpenAIUpstream
 
 
 class UpstreamSpec(msgspec.Struct, frozen=True):
-    """What an upstream is built from: one that keeps its spec keeps running. Only the embedded model has a window."""
+    """What an upstream is built from: one that keeps its spec keeps running. Only a local model has a window."""
 
     provider: ProviderSettings
     context_tokens: int
+
+
+BuildUpstream = Callable[[UpstreamSpec, Log], Upstream]  # of a kind that belongs to a part
 
 
 def build_upstreams(settings: Settings, log: Log, routes: Iterable[Route]) -> dict[str, Upstream]:
@@ -30,18 +33,19 @@ def build_upstreams(settings: Settings, log: Log, routes: Iterable[Route]) -> di
 
 
 def upstream_specs(settings: Settings, routes: Iterable[Route]) -> dict[str, UpstreamSpec]:
-    """One per provider. The embedded model gets the largest context window that a route wants of it."""
+    """One per provider. A local model gets the largest context window that a route wants of it."""
     windows: dict[str, int] = {}
     for route in routes:
-        is_embedded = settings.providers[route.provider].kind == "embedded"
-        windows[route.provider] = max(windows.get(route.provider, 0), route.context_tokens if is_embedded else 0)
+        is_local = kind_of(settings.providers[route.provider].kind).is_local
+        windows[route.provider] = max(windows.get(route.provider, 0), route.context_tokens if is_local else 0)
     return {name: UpstreamSpec(settings.providers[name], window) for name, window in windows.items()}
 
 
 def build_upstream(spec: UpstreamSpec, log: Log) -> Upstream:
     provider = spec.provider
-    if provider.kind == "embedded":
-        return EmbeddedUpstream(log, spec.context_tokens, provider.model_path)
+    if part := OF_PARTS.get(provider.kind):
+        build: BuildUpstream = part.load("open").build_upstream
+        return build(spec, log)
     assert provider.base_url
     dialect = DIALECTS[provider.dialect]
     return OpenAIUpstream(

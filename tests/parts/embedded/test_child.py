@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from cadenza.parts.embedded import Ready, Start
-from cadenza.parts.embedded.upstream import bundled_model
+from cadenza.parts.embedded.kind import bundled_model
 from tests.environment import environment
 
 ANSWER_S = 120.0

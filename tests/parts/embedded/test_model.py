@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.cli.model import DOWNLOADS, PINS
-from cadenza.parts.embedded.upstream import bundled_model
+from cadenza.config import ConfigError, load_settings
+from cadenza.parts.embedded.commands import DOWNLOADS, PINS
+from cadenza.parts.embedded.kind import bundled_model
 from tests.cli.program import run_here, run_other
 from tests.cli.terminal import at_terminal
 
@@ -53,6 +54,19 @@ def test_config_with_a_model_that_is_not_installed(bare: Path) -> None:
     assert "providers.local: the embedded model is not installed; run 'cadenza model install'." in done.stderr
     found = json.loads(run_here(bare, "doctor", "--json").stdout)
     assert [check["state"] for check in found if check["check"] in ("model", "route")] == ["fault", "fault"]
+
+
+@pytest.mark.parametrize(("given", "named"), [("", "there is no model"), (EMBEDDED, "providers.local: ")])
+def test_start_without_the_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, named: str) -> None:
+    """Without the part a start names its extra, with a config that wants the model and without any config."""
+    monkeypatch.setitem(sys.modules, "cadenza.parts.embedded", None)
+    if given:
+        (tmp_path / "cadenza.toml").write_text(given)
+    with pytest.raises(ConfigError) as refused:
+        load_settings(None, {}, tmp_path).require_complete()
+    assert named in str(refused.value)
+    assert "its kind needs the extra" in str(refused.value)
+    assert "pip install 'cadenza[embedded]'" in str(refused.value)
 
 
 def test_commands_work_without_a_model(bare: Path) -> None:
