@@ -2,30 +2,32 @@
 
 import contextlib
 import gc
-import importlib
 import os
 import re
 import signal
 import sys
+import tempfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
-from xdist.scheduler import LoadFileScheduling
 
 from tests.debian import begin_to_install_all
+from tests.forked import fork_server
 from tests.loopback import LoopbackUpstream
 from tests.service import Service
 from tests.service_config import ServiceSpec, ordinary_spec
+from tests.workers import Group, Line, run_in_workers
 
 StartService = Callable[[ServiceSpec], Service]
 
 # The files of these folders run for seconds, the rest for up to a minute.
 SHORT = ("tests/unit/", "tests/contract/")
 ALL_MARKED = re.compile(r"^pytestmark = (\[[^]]*|.*)pytest\.mark\.(slow|release)\(", re.MULTILINE)
-SLOW = "slow and not release"
+QUICK, SLOW, QUICK_AND_SLOW = "not slow and not release", "slow and not release", "not release"
+SLOW_WORKERS = 3  # of those that run quick and slow tests, they begin with the slow ones
 FOR_RELEASE = re.compile(r"pytest\.mark\.release|^from tests\.browser\.looks import", re.MULTILINE)
 NEED_PACKAGES = ("tests/fleet/", "tests/store/", "tests/parts/", "tests/clients/")
 LONGEST = (  # of the slow ones, which begin first
@@ -52,22 +54,13 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a backgro
 gc.disable()  # until all tests are collected, none of which is garbage
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--workers", default="0", help="how many processes run the tests; auto: two for each core")
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    if _is_whole_run(config) and not hasattr(config, "workerinput") and not config.option.collectonly:
+    if _is_whole_run(config) and not config.option.collectonly:
         begin_to_install_all()
-
-
-def pytest_sessionstart(session: pytest.Session) -> None:
-    """Import all tests, where several processes do so: each begins elsewhere, and compiles a part for the others."""
-    work: dict[str, str] = getattr(session.config, "workerinput", {})
-    if not work or not _is_whole_run(session.config):
-        return
-    root, folder = session.config.rootpath, Path(__file__).parent
-    files = [file for file in sorted(folder.rglob("test_*.py")) if not pytest_ignore_collect(file, session.config)]
-    begin = len(files) * int(work["workerid"].removeprefix("gw")) // int(work["workercount"])
-    for file in files[begin:] + files[:begin]:
-        with contextlib.suppress(Exception):  # pytest imports it again, and reports it
-            importlib.import_module(".".join(file.relative_to(root).with_suffix("").parts))
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -77,7 +70,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     unwanted = {
         SLOW: lambda text: "pytest.mark.slow" not in text,
         "release": lambda text: FOR_RELEASE.search(text) is None,
-        "not slow and not release": lambda text: ALL_MARKED.search(text) is not None,
+        QUICK: lambda text: ALL_MARKED.search(text) is not None,
     }.get(config.option.markexpr)
     return True if unwanted and unwanted(collection_path.read_text()) else None
 
@@ -86,45 +79,58 @@ def _is_whole_run(config: pytest.Config) -> bool:
     return config.args_source is pytest.Config.ArgsSource.TESTPATHS
 
 
-def pytest_xdist_auto_num_workers() -> int:
-    """Four for two cores, because many tests wait for another process."""
-    return 2 * (os.cpu_count() or 1)
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> bool | None:
+    wanted = session.config.option.workers
+    count = 2 * (os.cpu_count() or 1) if wanted == "auto" else int(wanted)  # twice, because many tests wait
+    if count < 2 or session.testsfailed or session.config.option.collectonly:
+        return None  # as pytest does it
+    quick, slow = dict[str, Group](), dict[str, Group]()
+    for item in session.items:
+        together = TOGETHER.match(item.nodeid)
+        name = together[0] if together else item.nodeid.partition("::")[0]
+        (slow if _is_slow(item) else quick).setdefault(name, []).append(item)
+    fork_server()  # one for all workers
+    if slow and quick:  # some slow tests wait for alerts and leases, and must not wait for a core as well
+        lines = [Line([*slow.values()], SLOW_WORKERS), Line([*quick.values()], count - SLOW_WORKERS, niceness=10)]
+    else:
+        lines = [Line([*(slow or quick).values()], count)]
+    run_in_workers(session, lines)
+    return True
 
 
-class TogetherScheduling(LoadFileScheduling):  # type: ignore[misc]
-    """A file, or a group of them, is run by one process."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        group = TOGETHER.match(nodeid)
-        return group[0] if group else nodeid.partition("::")[0]
-
-
-def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> TogetherScheduling:
-    return TogetherScheduling(config, log)
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mix the files, so that those that wait and those that compute run side by side.
 
-    No long file begins among the last, and of the other tests none that needs Debian's packages among the first.
+    No long file begins among the last, and of the quick tests none that needs Debian's packages among the first.
     """
-    is_slow = config.option.markexpr == SLOW
 
     def place(item: pytest.Item) -> float:
         path = item.nodeid.partition("::")[0]
         mixed = zlib.crc32(path.encode()) / 2**32
         if path.startswith(SHORT):
             return mixed
-        if is_slow:
+        if _is_slow(item):
             return 0 if path.startswith(LONGEST) else mixed * 0.65
         return 0.15 + mixed * 0.4 if path.startswith(NEED_PACKAGES) else mixed * 0.65
 
     items.sort(key=place)
 
 
+def _is_slow(item: pytest.Item) -> bool:
+    return item.get_closest_marker("slow") is not None
+
+
 def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of the test's own. Pytest's fixture looks at all the folders there are, to number them."""
+    named = re.sub(r"\W", "_", request.node.name)[:30]
+    return Path(tempfile.mkdtemp(prefix=f"{named}-", dir=tmp_path_factory.getbasetemp()))
 
 
 @pytest.fixture(scope="session")

@@ -22,7 +22,6 @@ from cadenza import clock, parts
 from cadenza.config import ConfigError, Settings, load_settings
 from cadenza.config.build import (
     UpstreamSpec,
-    build_send,
     build_upstream,
     build_upstreams,
     search_options,
@@ -43,8 +42,8 @@ from cadenza.core.records import Plan
 from cadenza.fleet.background import follow, repeat, running
 from cadenza.fleet.presence import Presence
 from cadenza.fleet.shared import MEMORY, MemoryState, OpenSharedState, SharedState
-from cadenza.gateway.api import ENDPOINTS
-from cadenza.gateway.endpoints import Endpoint, is_api, refuse_connection, refuse_malformed
+from cadenza.gateway.api import Router
+from cadenza.gateway.endpoints import is_api, refuse_connection, refuse_malformed
 from cadenza.gateway.gateway import Gateway, State, body_bytes_max
 from cadenza.gateway.in_flight import NO_KEY, RevocationWatch
 from cadenza.gateway.written_later import AttemptLog, DetailLog, KeyUse
@@ -57,8 +56,6 @@ from cadenza.observe.worker_metrics import Family, WorkerMetrics, read_families
 from cadenza.parts.grounding.gather import Grounder
 from cadenza.parts.grounding.search.web_search import WebSearch
 from cadenza.parts.grounding.wanted import GroundingOptions
-from cadenza.parts.mail.low_balance import POLL_INTERVAL_S, LowBalanceNotices
-from cadenza.parts.mail.outbox import Outbox
 from cadenza.process import memory_room
 from cadenza.routing.catalogue import Catalogue, ServedClass, Snapshot
 from cadenza.routing.prompt import Character
@@ -77,7 +74,6 @@ FIXED_SECTIONS = (
     "server",
     "store",
     "shared_state",
-    "mail",
     "payments",
     "retention",
 )  # a reload does not change them, and neither the tables of parts
@@ -87,7 +83,7 @@ class App:
     """The whole service, as the server runs it. The gateway is built by the start, with what the store says."""
 
     gateway: Gateway
-    _endpoints: dict[str, Endpoint]  # by their paths
+    _router: Router
     _service: Service
 
     def __init__(self, settings: Settings, log: Log, workers_folder: Path | None = None) -> None:
@@ -102,15 +98,12 @@ class App:
         self._workers = WorkerMetrics(observer.metrics, workers_folder) if workers_folder else None
         render = self._workers.render if self._workers else None
         names = HostNames(settings.site_url)
-        self._outbox = Outbox(build_send(settings.mail), log) if settings.mail else None
         self._started = AsyncExitStack()
         self._retiring: set[asyncio.Task[None]] = set()
         self._minutes = MinuteRing()
         self._health = ServiceHealth(
             lambda: self.gateway, WriteCheck(self._store, log), self._read_metrics, self._minutes
         )
-        if self._outbox:
-            self._health.notes["mail_fails"] = self._outbox.say_failure
         self._probes = Probes(self._health, observer, token, render, names, lambda: self._presence.name)
 
     @property
@@ -126,8 +119,8 @@ class App:
 
     def serve(self, exchange: Exchange) -> Awaitable[None]:
         path = exchange.request.path
-        if (endpoint := self._endpoints.get(path)) or is_api(path):
-            return self._service.serve_api(self.gateway, exchange, endpoint)
+        if (endpoint := self._router.exact.get(path)) or is_api(path):
+            return self._service.serve_api(exchange, endpoint)
         return self._probes.serve(exchange) if self._probes.serves(exchange.request) else self._serve_page(exchange)
 
     def refuse(self, exchange: Exchange) -> Awaitable[None]:
@@ -181,10 +174,10 @@ class App:
         if self._workers:
             await stack.enter_async_context(self._workers.running())
         stack.push_async_callback(self._store.close)
-        self._endpoints = dict(ENDPOINTS)
         await prepare_store(self._store, self._log_backup)
         epoch = await epochs.current(self._store, epochs.CLASSES)  # first: a later change is seen as a later epoch
         self.gateway = await self._build_gateway()
+        self._router = Router(self.gateway)
         await self._enter_parts(stack)
         await stack.enter_async_context(running(asyncio.to_thread(self.gateway.dispatcher.tokenizer.load)))
         await self._shared.start()
@@ -199,13 +192,6 @@ class App:
         stack.push_async_callback(self.gateway.stop)
         stack.push_async_callback(self.gateway.key_use.write, is_last=True)
         await self._keep_writing(stack, self.gateway.key_use)
-        if self._settings.mail and self._outbox:
-            stack.push_async_callback(self._outbox.stop)
-            send, base_url = build_send(self._settings.mail), self._settings.site_url
-            notices = LowBalanceNotices(self._store, send, self._log, base_url)
-            await stack.enter_async_context(
-                running(repeat(lambda: notices.poll(clock.now_ms()), POLL_INTERVAL_S, self._log))
-            )
         keeper = RetentionKeeper(self._store, self._settings.retention, self._log)
         await stack.enter_async_context(running(keeper.run()))
         gateway = self.gateway
@@ -230,12 +216,12 @@ class App:
             presence=self._presence,
             shared=self._shared,
             gateway=self.gateway,
+            router=self._router,
+            serve_api=self._router.serve,
             health=self._health,
             minutes=self._minutes,
             read_metrics=self._read_metrics,
             class_rules=lambda class_id: class_rules(self._settings, class_id),
-            endpoints=self._endpoints,
-            post=self._outbox.post if self._outbox else None,
         )
         for part in parts.having("run"):
             if part.is_default or self._settings.tables.keys() & part.tables:

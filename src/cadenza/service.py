@@ -10,8 +10,7 @@ from cadenza.control.classes import ClassRules
 from cadenza.core.email import Post
 from cadenza.fleet.presence import Presence
 from cadenza.fleet.shared import SharedState
-from cadenza.gateway.api import ServeApi, serve_api
-from cadenza.gateway.endpoints import Endpoint
+from cadenza.gateway.api import Router, ServeApi
 from cadenza.gateway.gateway import Gateway
 from cadenza.http.exchange import Exchange
 from cadenza.observe import Log, Observer
@@ -32,12 +31,12 @@ class Service(msgspec.Struct, kw_only=True):
     presence: Presence
     shared: SharedState
     gateway: Gateway
+    router: Router
     health: ServiceHealth
     minutes: MinuteRing
     read_metrics: ReadMetrics  # of all worker processes
     class_rules: Callable[[str], ClassRules]  # what the config says about a class, as it was last read
-    endpoints: dict[str, Endpoint]  # of the gateway, by their paths
-    serve_api: ServeApi = serve_api  # the requests under /v1
+    serve_api: ServeApi  # the requests to what the router has
     serve_page: Callable[[Exchange], Awaitable[None]] = refuse_page  # all other requests
     post: Post | None = None  # for e-mails; None: none is sent
 

@@ -25,6 +25,12 @@ async def async_client(service: Service) -> AsyncIterator[openai.AsyncOpenAI]:
         yield made
 
 
+@pytest.fixture
+def protocol() -> str:
+    """Of a chat. A part that has others runs tests of this folder with its own."""
+    return "chat"
+
+
 @pytest.fixture(scope="session")
 def scoped_keys(service: Service) -> dict[str, str]:
     """For each scope a key that has only that scope."""

@@ -6,7 +6,7 @@ import openai
 import pytest
 
 from tests.loopback import ROLE, STOP, LoopbackUpstream, Pause, Raw, Sse, said
-from tests.raw_client import PROTOCOLS, RawClient, read_until
+from tests.raw_client import RawClient, read_until
 from tests.service import Service
 
 MIB = 2**20
@@ -27,7 +27,6 @@ def test_first_chunk_arrives_before_the_second_is_sent(client: openai.OpenAI, up
         assert next(words, None) is None
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("stream", [False, True])
 def test_leaving_before_the_reply_closes_the_upstream(
     api: RawClient, upstream: LoopbackUpstream, stream: bool, protocol: str
@@ -40,7 +39,6 @@ def test_leaving_before_the_reply_closes_the_upstream(
     upstream.wait_for_disconnect()
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_leaving_mid_stream_closes_the_upstream(api: RawClient, upstream: LoopbackUpstream, protocol: str) -> None:
     """A client that disconnects mid-stream has its upstream request closed, even if the upstream is silent."""
     pause = Pause()

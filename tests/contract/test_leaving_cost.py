@@ -6,7 +6,6 @@ import pytest
 
 from tests.account import PROMPT_TOKENS, forte_nano, open_account
 from tests.loopback import ROLE, LoopbackUpstream, Pause, Raw, Sse, Status, http_head
-from tests.raw_client import PROTOCOLS
 from tests.service import Service, wait_until
 from tests.service_config import RouteSpec, ServiceSpec
 from tests.unit.http.peer import full_listener
@@ -47,7 +46,6 @@ def test_leaving_at_the_second_route_costs_the_prompt_once(
     assert (row["provider"], row["status"]) == ("second", 499)
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_leaving_while_the_answer_is_only_a_role_costs_the_prompt(
     service: Service, upstream: LoopbackUpstream, protocol: str
 ) -> None:
@@ -61,7 +59,6 @@ def test_leaving_while_the_answer_is_only_a_role_costs_the_prompt(
         assert account.charge()["amount_nano"] == -PROMPT_NANO
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_leaving_within_a_plain_reply_costs_the_prompt(
     service: Service, upstream: LoopbackUpstream, protocol: str
 ) -> None:

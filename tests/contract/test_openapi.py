@@ -15,9 +15,9 @@ from schemathesis import Case, GenerationMode
 
 from cadenza.core.chat import SAMPLING
 from cadenza.core.errors import CadenzaError
-from cadenza.gateway.api import ENDPOINTS, ONE_MODEL
-from cadenza.gateway.endpoints import MODELS_PATH
+from cadenza.gateway.api import ENDPOINTS
 from cadenza.gateway.validate import TOOL_FIELDS
+from cadenza.parts.protocols import run as protocols
 from cadenza.parts.site.docs.openapi import PLATFORM
 from cadenza.parts.site.routes import ApiEndpoint
 from cadenza.parts.site.site_map import SITE
@@ -56,6 +56,7 @@ SAID: dict[str, dict[str, Any]] = {
     "reasoning": {"reasoning": "Hm.", "reasoning_details": [{"type": "reasoning.text"}], "content": "Hello."},
     "reasoning_content": {"reasoning_content": "Hm.", "content": "Hello."},
 }
+DESCRIBED = {one.path: one for one in (*ENDPOINTS, *protocols.ENDPOINTS) if one.name != "azure_chat"}
 ENDPOINTS_OF_PLATFORM = [one for one in SITE.routes if isinstance(one, ApiEndpoint)]
 
 
@@ -165,17 +166,15 @@ def test_server_is_the_address_that_was_asked(service: Service, is_compressed: b
 
 def test_every_endpoint_is_described(document: Document) -> None:
     """Every endpoint of the service is in it with its methods, and nothing else is."""
-    endpoints = {**ENDPOINTS, f"{MODELS_PATH}/{{model}}": ONE_MODEL}
-    api = {(method, path) for path, endpoint in endpoints.items() for method in endpoint.methods if method != "HEAD"}
+    api = {(method, path) for path, one in DESCRIBED.items() for method in one.methods if method != "HEAD"}
     probes = {("GET", path) for path in (*PATHS, "/openapi.json") if path not in NOT_API}
     assert document.operations == api | probes | {operation_of(one) for one in ENDPOINTS_OF_PLATFORM}
 
 
 def test_scopes_are_those_that_are_needed(document: Document) -> None:
     """Each endpoint of the API names the scope that its key needs, with any header; the others need no key."""
-    endpoints = {**ENDPOINTS, f"{MODELS_PATH}/{{model}}": ONE_MODEL}
     for method, path in operations_of_api(document):
-        scopes = [[endpoints[path].scope]] * 3 if path in endpoints else []
+        scopes = [[DESCRIBED[path].scope]] * 3 if path in DESCRIBED else []
         security = document.value["paths"][path][method.lower()]["security"]
         assert [names for need in security for names in need.values()] == scopes
 

@@ -33,11 +33,10 @@ from cadenza.ledger.sweeps import BATCH_MAX
 from cadenza.parts.embedded.commands import DOWNLOAD_MB
 from cadenza.parts.evaluation.trial.trial import REQUESTS_MAX
 from cadenza.parts.grounding.notes import NOTE_CHARS_MAX
-from cadenza.parts.mail import outbox
 from cadenza.parts.otlp.exporter import QUEUE_MAX
 from cadenza.parts.otlp.traces import FOLLOWED_PER_S
 from cadenza.parts.postgres.connection import PostgresBounds
-from cadenza.parts.protocols.messages import COUNTED_BYTES
+from cadenza.parts.protocols.anthropic import COUNTED_BYTES
 from cadenza.parts.site import application, visit
 from cadenza.parts.site import mailer as messages
 from cadenza.parts.site.account import archive, sign_up
@@ -138,8 +137,6 @@ SENTENCES = [
     ("internals-money.md", f"can no longer pay for {AMPLE_TIMES} requests"),
     ("internals-money.md", f"in batches of up to {BATCH_MAX}"),
     ("platform/keys.md", f"at most {ACTIVE_KEYS_MAX:,} active keys and creates at most {NEW_KEYS_A_DAY_MAX:,} in"),
-    ("platform/setup.md", f"At most {outbox.QUEUE_MAX} wait"),
-    ("platform/setup.md", f"have {outbox.END_S:g} seconds"),
 ]
 
 

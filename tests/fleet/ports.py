@@ -7,6 +7,8 @@ import random
 import socket
 from collections.abc import Iterator
 
+from tests.workers import WORKER
+
 FIRST, LAST = 12_000, 31_000  # below the ports that Linux gives to outgoing connections
 WORKERS = 16
 
@@ -27,7 +29,7 @@ def free_port() -> int:
 @functools.cache
 def _own_ports() -> Iterator[int]:
     """The ports of this test process, each once before any comes again."""
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % WORKERS
+    worker = int(os.environ.get(WORKER, "0")) % WORKERS
     own = range(FIRST + worker, LAST, WORKERS)
     first = random.Random(os.urandom(8)).randrange(len(own))
     return itertools.cycle([*own[first:], *own[:first]])

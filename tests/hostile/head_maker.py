@@ -99,7 +99,7 @@ def places() -> list[Place]:
     """All pages, forms, endpoints and probes, each with its method, and some that do not exist."""
     site = [(one.method, one.path if isinstance(one, Page) else PLATFORM + one.path) for one in SITE.routes]
     named = [(method, re.sub(r"\{\w+\}", "x", path)) for method, path in site]
-    api = [(method, path) for path, one in ENDPOINTS.items() for method in (*one.methods, "OPTIONS")]
+    api = [(method, one.path) for one in ENDPOINTS for method in (*one.methods, "OPTIONS")]
     return sorted({*named, *api, *(("GET", path) for path in (*PATHS, *API_PATHS, *OTHER_PATHS))})
 
 

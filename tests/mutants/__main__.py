@@ -22,7 +22,7 @@ from pathlib import Path
 import msgspec
 
 ROOT = Path(__file__).parents[2]
-PYTEST = ["-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider", "--tb=no", "-m", "not slow and not release"]
+PYTEST = ["-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--tb=no", "-m", "not slow and not release"]
 TESTS_S = 300.0  # tests that take longer have found an endless loop
 FAILED = re.compile(r"^(?:FAILED|ERROR) ([^ \n]+)", re.MULTILINE)
 NO_TESTS = 5  # pytest's exit code

@@ -34,6 +34,7 @@ NO_CONTENT = {
         "ledger",
         "observe",
         "parts.books",
+        "parts.embedded.commands",
         "parts.mail",
         "parts.otlp.settings",
         "parts.otlp.spans",
@@ -54,6 +55,7 @@ NO_CONTENT = {
         "core.breaker",
         "core.classes",
         "core.config_keys",
+        "core.email",
     ),
     *("core.money", "core.prices", "core.rates", "core.records", "core.shares"),
     *("core.spans", "core.usage_report"),
@@ -71,7 +73,7 @@ METADATA_OF = {  # what neither a client nor a model writes: it comes from the c
     "Candidate": {"codec", "languages"},  # a charset
     "ChatCost": {"cost"},
     "ChatSwitches": {"note", "parts"},
-    "Endpoint": {"headers", "methods", "name", "scope"},
+    "Endpoint": {"headers", "methods", "name", "path", "scope"},
     "EngineApi": {"key_refused", "name", "reasons"},  # words of ours
     "EvaluationOrder": {"actor"},
     "Model": {"id", "owned_by"},

@@ -5,13 +5,11 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from cadenza.config.kinds import OF_PARTS, kind_of
-from cadenza.config.settings import MailSettings, ProviderSettings, SearchSettings, Settings
-from cadenza.core.email import Email
+from cadenza.config.settings import ProviderSettings, SearchSettings, Settings
 from cadenza.core.records import Route
 from cadenza.core.retention import USUAL_LIMITS, RetentionLimits
 from cadenza.observe import Log
 from cadenza.parts.grounding.search.records import SearchOptions
-from cadenza.parts.mail.outbox import Send
 from cadenza.upstreams.base import Upstream
 from cadenza.upstreams.dialects import DIALECTS
 from cadenza.upstreams.openai import OpenAIUpstream
@@ -56,14 +54,3 @@ def build_upstream(spec: UpstreamSpec, log: Log) -> Upstream:
 def search_options(given: SearchSettings, limits: RetentionLimits = USUAL_LIMITS) -> SearchOptions:
     options = msgspec.convert(given, SearchOptions, from_attributes=True)
     return msgspec.structs.replace(options, kept_s=limits.search_result_s, pages_kept_s=limits.page_s)
-
-
-def build_send(mail: MailSettings) -> Send:
-    """The SMTP client is imported with the first e-mail."""
-
-    async def send(email: Email) -> None:
-        from cadenza.parts.mail.smtp import SmtpServer, send_email  # noqa: PLC0415 import time
-
-        await send_email(msgspec.convert(mail, SmtpServer, from_attributes=True), email)
-
-    return send

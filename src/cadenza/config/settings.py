@@ -20,7 +20,6 @@ from cadenza.config.checks import (
     JSON_FIELDS,
     NETWORKS,
     PASSED_NAMES,
-    SENDER,
     SHARED_URL,
     STORE_URL,
     VERSION,
@@ -293,18 +292,6 @@ class GroundingSettings(ConfigTable, frozen=True):
     search: Annotated[SearchSettings, Switch("engine"), "`search = false` in [grounding] turns it off"] = SearchSettings()
 
 
-class MailSettings(ConfigTable, frozen=True, kw_only=True):
-    host: Annotated[str, Like("smtp.example.org"), "the SMTP server"]
-    port: Annotated[int, whole(1, 65_535), "its port"] = 587
-    security: Annotated[Literal["starttls", "tls", "none"], '"none" for a server on this machine'] = "starttls"
-    username: Annotated[str | None, Like("cadenza", is_off=True), "goes with password_env"] = None
-    password_env: Annotated[str | None, Variable("the password of the SMTP server", "SMTP_PASSWORD")] = None
-    sender: Annotated[str, SENDER, Like("Cadenza <cadenza@example.org>"), "the sender of every e-mail"]
-    password: Secret | None = None
-
-    def mistakes(self) -> Iterable[tuple[str, str]]:
-        if (self.username is None) != (self.password_env is None):
-            yield "", "username and password_env belong together: give both or none"
 
 
 class StripeSettings(ConfigTable, frozen=True):
@@ -331,7 +318,6 @@ class Sections(ConfigTable, frozen=True, kw_only=True):
     models: Annotated[ModelSettings, "further names of the classes"] = ModelSettings()
     providers: Annotated[dict[str, ProviderSettings], "by a name of your choice"] = field(default_factory=dict)
     grounding: Annotated[GroundingSettings, "what requests without tools get beside their messages"] = (GroundingSettings())
-    mail: Annotated[MailSettings | None, "without it, the command line prints the links that would be sent"] = None
     payments: Annotated[PaymentSettings, "how credit is paid"] = PaymentSettings()
     retention: Annotated[RetentionLimits, "how long things are kept: docs/privacy.md"] = RetentionLimits()
 

@@ -11,9 +11,10 @@ from typing import Any
 
 import msgspec
 
-from cadenza import clock
+from cadenza import clock, parts
 from cadenza.core.activity import read_filter, read_limit, read_place
 from cadenza.core.errors import InvalidRequest, NotFound, RateLimited, error_headers, render_error
+from cadenza.core.extras import describe_missing
 from cadenza.core.records import Outcome
 from cadenza.core.spans import Span, parse_span
 from cadenza.core.usage_report import parse_group, report_head
@@ -41,13 +42,11 @@ NO_CONNECTION = "The service has no free connection at the moment. Retry shortly
 USE_CHAT = "Use POST /v1/chat/completions"
 USE_OPENAI = "Set the client to OpenAI's API, with a base address that ends in /v1"
 NO_FILES = "No files are kept here. Send a file inside a message, as a part of the type `file`"
-NOTHING_STORED = "Nothing is stored here. Send the whole conversation to POST /v1/chat/completions or /v1/responses"
+NOTHING_STORED = "Nothing is stored here. Send the whole conversation to POST /v1/chat/completions"
 ONLY_TEXT = "The classes here answer with text only: use another service for"
 ANSWERS_ONLY = f"{USE_CHAT} for answers, and another service for"
 NOT_IMPLEMENTED = {  # by the first parts of a path: what to use instead
     "/v1/completions": f"{USE_CHAT}.",
-    "/v1/responses": "Responses are not stored here: send the whole conversation as `input` to POST /v1/responses.",
-    "/v1/messages": f"{USE_CHAT}, or POST /v1/messages, with one request each.",
     "/v1/batches": f"{USE_CHAT}, with one request each.",
     "/v1/embeddings": f"{ANSWERS_ONLY} embeddings: the classes here only answer.",
     "/v1/rerank": f"{ANSWERS_ONLY} ranking: the classes here only answer.",
@@ -65,7 +64,6 @@ NOT_IMPLEMENTED = {  # by the first parts of a path: what to use instead
     "/v1/fine_tuning": "The models behind the classes cannot be changed by clients.",
     "/v1beta": f"This is Gemini's API. {USE_OPENAI}; or put a proxy that translates before it, such as LiteLLM's.",
     "/api": f"This is Ollama's API. {USE_OPENAI}.",
-    "/openai": f"Of Azure's paths there is only POST /openai/deployments/{{class}}/chat/completions. {USE_OPENAI}.",
 }
 
 
@@ -75,6 +73,7 @@ class Endpoint(msgspec.Struct, frozen=True):
     `identify` finds who asks; `headers` are on every reply, and `errors` is how it shows an error.
     """
 
+    path: str  # {model} stands for any characters
     name: str
     methods: tuple[str, ...]
     scope: str
@@ -82,6 +81,11 @@ class Endpoint(msgspec.Struct, frozen=True):
     identify: Callable[[Gateway, Exchange], Awaitable[Caller]] = identify
     headers: bytes = CORS
     errors: ErrorShape = CHAT_ERRORS
+    is_chat: bool = False  # it goes through the steps of a chat
+
+    def fits(self, path: str) -> bool:
+        start, _, end = self.path.partition("{model}")
+        return path.startswith(start) and path.endswith(end)
 
 
 async def get_usage(gateway: Gateway, request: ApiRequest) -> None:
@@ -130,11 +134,13 @@ def is_api(path: str) -> bool:
     return path.startswith(("/v1/", "/v1beta/", "/openai/", "/api/"))
 
 
-def unknown_path(path: str, known: Iterable[str]) -> NotFound:
-    """The error that says which path to use instead."""
-    for start, instead in NOT_IMPLEMENTED.items():
+def unknown_path(path: str, known: Iterable[str], instead: Mapping[str, str] = NOT_IMPLEMENTED) -> NotFound:
+    """The error that says which path to use instead, or which part would serve this one."""
+    for start, advice in instead.items():
         if path == start or path.startswith(f"{start}/"):
-            return NotFound(f"This endpoint is not implemented. {instead}")
+            return NotFound(f"This endpoint is not implemented. {advice}")
+    if (part := parts.find(path)) and not part.is_installed:
+        return NotFound(f"This endpoint {describe_missing(part.name)}")
     if path.startswith("/v1/v1"):
         return NotFound("The path has /v1 twice. Write it only once: in the client's base address, or in the path.")
     return NotFound(f"This path does not exist. The paths are {', '.join(known)} and {MODELS_PATH}/{{model}}.")

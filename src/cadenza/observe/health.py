@@ -11,7 +11,7 @@ from cadenza import parts
 from cadenza.core.faults import FaultKind
 from cadenza.observe import findings, minutes
 from cadenza.observe.facts import Facts
-from cadenza.observe.findings import counted_in_an_hour, is_true, noted, routes_with, takes_long
+from cadenza.observe.findings import counted_in_an_hour, is_true, routes_with, takes_long
 from cadenza.observe.problem import Problem, Rule
 
 OF_THE_CORE = (
@@ -170,7 +170,6 @@ OF_THE_CORE = (
         "cadenza_grounding_failures_total says why by its reason; 'cadenza doctor' asks the engine.",
         findings.search,
     ),
-    Rule("mail_fails", "ticket", "E-mail is not sent.", "Check [mail] and the mail server.", noted("mail_fails")),
     Rule(
         "log_dropped",
         "ticket",

@@ -41,9 +41,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     packages: tuple[str, ...] = ()  # of its extra
-    owns: tuple[
-        str, ...
-    ] = ()  # the beginnings of what leads to it, such as "postgresql:", "[observe]" or "kind embedded"
+    owns: tuple[str, ...] = ()  # the beginnings of what leads to it: "[observe]", "kind embedded", "/v1/messages"
     commands: Mapping[str, str] = {}  # the words of each, and its sentence in the help
     heading: str = ""  # in the help, of its commands of one word
     has: frozenset[Module] = frozenset()
@@ -94,6 +92,12 @@ PARTS = (
         has=frozenset({"open", "checks", "problems", "contents"}),
     ),
     Part(
+        name="protocols",
+        owns=("/v1/messages", "/v1/responses", "/openai/"),
+        has=frozenset({"run"}),
+        is_default=True,
+    ),
+    Part(
         name="otlp",
         packages=("opentelemetry.proto",),
         owns=("[observe]",),
@@ -106,6 +110,12 @@ PARTS = (
         heading="Models",
         has=frozenset({"kind", "open", "commands"}),
         is_default=True,
+    ),
+    Part(
+        name="mail",
+        packages=("aiosmtplib",),
+        owns=("[mail]",),
+        has=frozenset({"settings", "run", "problems"}),
     ),
     Part(
         name="retention",

@@ -9,6 +9,7 @@ from pathlib import Path
 from cadenza.core.faults import FaultKind
 from cadenza.core.money import Price
 from cadenza.core.records import ReplyResult, Route, Usage
+from cadenza.gateway.api import CHAT, Router
 from cadenza.ledger.rules import Hold
 from cadenza.parts.otlp.spans import ATTRIBUTES, EndedSpan
 from cadenza.parts.otlp.traces import FOLLOWED_PER_S, TracedRecord, Tracer
@@ -31,7 +32,7 @@ def reached() -> list[str]:
 
 def traced_chat(*marks: str) -> TracedRecord:
     """The record of a chat that has reached these steps, its credit held at the last."""
-    record = TracedRecord(Client().open(), len, None)
+    record = TracedRecord(Client().open(), len, CHAT, None)
     record.endpoint = "chat"
     for mark in marks:
         record.at(mark)
@@ -108,15 +109,16 @@ async def test_grounding_has_its_parts() -> None:
 async def test_clients_cannot_have_everything_traced(funded: FundedStore) -> None:
     """Requests with the flag of a sampled trace are traced up to a number in each second, if they have a live key."""
     now_s, exported = [1.5], list[Sequence[EndedSpan]]()
-    tracer = Tracer(0, exported.append, lambda: now_s[0])
     followed = [*PARENT, *funded.key_headers]
     async with running_api(funded, ScriptedUpstream()) as api:
+        router = Router(api.gateway)
+        tracer = Tracer(router, len, 0, exported.append, lambda: now_s[0])
 
         async def send(count: int, headers: list[tuple[bytes, bytes]]) -> int:
             exported.clear()
             for _ in range(count):
                 client = Client()
-                await tracer.serve(api.gateway, client.open(headers, method="GET", path="/v1/models"))
+                await tracer.serve(client.open(headers, method="GET", path="/v1/models"))
             return len(exported)
 
         assert await send(FOLLOWED_PER_S + 5, PARENT) == 0
@@ -125,17 +127,17 @@ async def test_clients_cannot_have_everything_traced(funded: FundedStore) -> Non
         now_s[0] = 2.0
         assert await send(1, followed) == 1
         assert shown(exported[0]) == [("GET /v1/models", ""), ("rate", "")]
-        tracer = Tracer(1, exported.append)
+        tracer = Tracer(router, len, 1, exported.append)
         assert await send(3, []) == 3
 
 
 async def test_names_have_no_text_of_clients(funded: FundedStore) -> None:
     """A path that is not served, a model in a path and an id that the client chose are not in a trace."""
     exported = list[Sequence[EndedSpan]]()
-    tracer = Tracer(1, exported.append)
     async with running_api(funded, ScriptedUpstream()) as api:
+        tracer = Tracer(Router(api.gateway), len, 1, exported.append)
         for path in ("/v1/n33dle", "/v1/models/n33dle"):
-            await tracer.serve(api.gateway, Client().open([(b"x-request-id", b"n33dle")], method="GET", path=path))
+            await tracer.serve(Client().open([(b"x-request-id", b"n33dle")], method="GET", path=path))
     assert [spans[0].name for spans in exported] == ["GET", "GET /v1/models/{model}"]
     assert "n33dle" not in repr(exported)
 

@@ -1,10 +1,11 @@
 """A client in memory: the transport of one exchange, which keeps everything that the exchange sends."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, ClassVar
 
-from cadenza.gateway.api import serve_api
+from cadenza.gateway.api import Router
+from cadenza.gateway.endpoints import Endpoint
 from cadenza.gateway.gateway import Gateway
 from cadenza.http.body import BodyLimits, RequestBody
 from cadenza.http.exchange import Exchange, Interruption, Request
@@ -16,6 +17,8 @@ HEAD_END = b"\r\n\r\n"
 
 class Client:
     """Reads whatever it is sent, unless it is told to stall. It serves one exchange."""
+
+    added: ClassVar[tuple[Sequence[Endpoint], Mapping[str, str]]] = ((), {})  # by a part, to the router
 
     def __init__(self, peer: str = "") -> None:
         self.peer = peer
@@ -58,7 +61,9 @@ class Client:
     async def serve(self, gateway: Gateway) -> None:
         """Serve the exchange to its end."""
         async with asyncio.timeout(WAIT_S):
-            await self.run(serve_api(gateway, self.exchange))
+            router = Router(gateway)
+            router.add(*self.added)
+            await self.run(router.serve(self.exchange))
 
     def disconnect(self) -> None:
         self.exchange.interrupt(Interruption.DISCONNECT)

@@ -10,6 +10,12 @@ from tests.unit.gateway.funded_store import FUNDED_NANO, FundedStore, open_funde
 
 
 @pytest.fixture
+def protocol() -> str:
+    """Of a chat. A part that has others runs tests of this folder with its own."""
+    return "chat"
+
+
+@pytest.fixture
 async def funded(tmp_path: Path) -> AsyncIterator[FundedStore]:
     """An account with much credit."""
     async with open_funded_store(tmp_path, FUNDED_NANO) as opened:

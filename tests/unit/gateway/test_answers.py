@@ -15,9 +15,6 @@ from cadenza.core.records import Usage
 from cadenza.gateway.answers import CHAT_ERRORS, PING_S, Answers, ErrorShape, Pings
 from cadenza.http.events import PING, EventReader
 from cadenza.http.exchange import Exchange
-from cadenza.parts.protocols.messages import MESSAGE_ERRORS
-from cadenza.parts.protocols.responses import ResponseEvents
-from cadenza.parts.protocols.translation import Kept
 from cadenza.upstreams.base import Piece
 from tests.unit.gateway.client import WAIT_S, Client, let_tasks_run
 from tests.unit.gateway.funded_store import FORTE, FUNDED_NANO, FundedStore, open_funded_store
@@ -47,15 +44,13 @@ async def served(client: Client, serve: Serve, *, is_wanted: bool = True) -> Non
         pings.stop(answers)
 
 
-def response_errors() -> ErrorShape:
-    return ErrorShape(CHAT_ERRORS.reply, ResponseEvents("chatcmpl-1", 0, "auto", Kept()).failed)
+@pytest.fixture
+def errors() -> ErrorShape:
+    return CHAT_ERRORS
 
 
-@pytest.mark.parametrize(
-    "errors", [CHAT_ERRORS, MESSAGE_ERRORS, response_errors()], ids=["chat", "messages", "responses"]
-)
 def test_an_error_ends_an_unfinished_event(errors: ErrorShape) -> None:
-    """In each protocol, the last line that was sent is not read as a part of the error."""
+    """The last line that was sent is not read as a part of the error."""
     first, *rest = EventReader().feed(b"data: {}\n" + errors.event(UpstreamFailed("no"), "r1"))
     assert first == b"{}"
     assert rest

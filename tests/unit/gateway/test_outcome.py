@@ -14,7 +14,7 @@ from cadenza.http.headers import Headers
 from cadenza.ledger.rules import Hold
 from cadenza.store.schema import usage as usage_table
 from cadenza.upstreams.base import Fault, Piece
-from tests.raw_client import END, PROTOCOLS
+from tests.raw_client import END
 from tests.unit.gateway.client import Client
 from tests.unit.gateway.funded_store import (
     FORTE,
@@ -32,7 +32,6 @@ ANSWER = (Piece("hello world"), Piece(finish_reason="stop", usage=USAGE))
 PROMPT_TOKENS = TOKENIZER.count_prompt(["Be brief.", "hi"])
 DELIVERED = Usage(PROMPT_TOKENS, 2, estimated=True)
 PROMPT_ONLY = Usage(PROMPT_TOKENS, 0, estimated=True)
-in_each_protocol = pytest.mark.parametrize("protocol", PROTOCOLS)
 BODY = b'{"messages":[{"role":"user","content":"hi"}]%b}'
 
 
@@ -93,7 +92,6 @@ async def charged(api: Api) -> int:
     return FUNDED_NANO - balance_nano
 
 
-@in_each_protocol
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_served_request(funded: FundedStore, stream: bool, protocol: str) -> None:
     """It is recorded with its status, ids, route and usage."""
@@ -176,7 +174,6 @@ async def test_a_client_that_disconnects_before_its_body_is_complete(funded: Fun
     assert (outcome.endpoint, outcome.status) == ("chat", 499)
 
 
-@in_each_protocol
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_client_that_disconnects_before_the_answer_begins(
     funded: FundedStore, stream: bool, protocol: str
@@ -202,7 +199,6 @@ async def stream_until_delivered(api: Api, client: Client, protocol: str) -> "as
     return serving
 
 
-@in_each_protocol
 async def test_a_client_that_disconnects_in_a_stream(funded: FundedStore, protocol: str) -> None:
     """The delivered tokens are charged, and reach the metrics and the log line; the upstream's reply is closed."""
     client, upstream = Client(), ScriptedUpstream(ANSWER[0], asyncio.Event())
@@ -217,7 +213,6 @@ async def test_a_client_that_disconnects_in_a_stream(funded: FundedStore, protoc
     assert [reply.is_closed for reply in upstream.replies] == [True]
 
 
-@in_each_protocol
 async def test_a_shutdown_before_the_answer_begins(funded: FundedStore, protocol: str) -> None:
     """The client is told to retry, the outcome is a 503, and nothing is charged."""
     client, upstream = Client(), ScriptedUpstream(*ANSWER, opening=asyncio.Event())
@@ -232,7 +227,6 @@ async def test_a_shutdown_before_the_answer_begins(funded: FundedStore, protocol
         assert await charged(api) == 0
 
 
-@in_each_protocol
 async def test_a_shutdown_in_a_stream(funded: FundedStore, protocol: str) -> None:
     """The stream ends with an error event, and the delivered tokens are charged as a 503."""
     client = Client()
@@ -254,7 +248,6 @@ INTERNAL: dict[str, tuple[tuple[Step, ...], bool, Usage | None]] = {
 }
 
 
-@in_each_protocol
 @pytest.mark.parametrize("case", INTERNAL)
 async def test_an_internal_error(funded: FundedStore, case: str, protocol: str) -> None:
     """The outcome is a 500, and only what was delivered is charged."""

@@ -70,10 +70,16 @@ class Charged(UnpaidWork):
         super().charge(account_id, cpu_s)
 
 
-@pytest.mark.parametrize(("path", "expected"), [("/v1/chat/completions", 400), ("/v1/messages/count_tokens", 200)])
-async def test_what_a_long_prompt_took_to_count_is_charged(funded: FundedStore, path: str, expected: int) -> None:
+@pytest.fixture
+def counting() -> tuple[str, int]:
+    """The path of a prompt that is counted, and the status that follows."""
+    return "/v1/chat/completions", 400
+
+
+async def test_what_a_long_prompt_took_to_count_is_charged(funded: FundedStore, counting: tuple[str, int]) -> None:
     """Whether it was counted to be refused, or because somebody asked for the count."""
     text = "".join(random.Random(1).choices("0123456789-=(){} ", k=100_000))
+    path, expected = counting
     async with running_api(funded, ScriptedUpstream()) as api:
         tokenizer = api.gateway.dispatcher.tokenizer
         tokenizer.load()

@@ -2,40 +2,33 @@
 
 import asyncio
 import contextlib
-import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from ipaddress import IPv4Network, IPv6Network
 
 import pytest
 
-from cadenza.core.email import Email
-from cadenza.http.connecting import Address, connect_to_first, in_turn
+from cadenza.http.connecting import connect_to_first, in_turn
 from cadenza.parts.grounding.search.pages.addresses import Network
 from cadenza.parts.grounding.search.records import FetchFailed
-from cadenza.parts.mail.smtp import SmtpServer, send_email
-from cadenza.parts.valkey.connection import ValkeyAddress, ValkeyConnection
 from tests.unit.grounding.fetch_site import HOST, Names, fetching
+from tests.unit.http.addresses import (
+    PATIENT_S,
+    SILENT,
+    V4,
+    V6,
+    accepting,
+    place,
+    reaches_the_second_address,
+    resolve_to,
+)
 from tests.unit.http.peer import LOCALHOST, Peer, client_of, fetch, refusing_port, responding, silent_listener
 from tests.unit.http.test_client import HI, has_ipv6_loopback
 from tests.unit.upstreams.clock import Clock
-
-SILENT = "127.0.0.2"
-PATIENT_S = 100.0
-V4, V6 = socket.AF_INET, socket.AF_INET6
-
-
-def place(host: str, port: int, family: int = V4) -> Address:
-    return (family, socket.SOCK_STREAM, 0, "", (host, port))
 
 
 async def ask(base_url: str, proxy: str | None = None) -> None:
     async with client_of(base_url, proxy) as client, client.request("GET", "/", b"", PATIENT_S):
         pass
-
-
-async def send_letter(port: int) -> None:
-    server = SmtpServer(HOST, port, "Cadenza <cadenza@example.org>", "none", None, None)
-    await send_email(server, Email("somebody@example.org", "A subject", "A line\n"))
 
 
 async def fetch_page(port: int) -> None:
@@ -47,33 +40,8 @@ async def fetch_page(port: int) -> None:
 OUTGOING: dict[str, Callable[[int], Awaitable[object]]] = {
     "a client of HTTP": lambda port: ask(f"http://{HOST}:{port}"),
     "through a proxy": lambda port: ask("https://provider.example", f"http://{HOST}:{port}"),
-    "a mail server": send_letter,
-    "Valkey": lambda port: ValkeyConnection(PATIENT_S).open(ValkeyAddress(HOST, port), PATIENT_S),
     "a web page": fetch_page,
 }
-
-
-@contextlib.asynccontextmanager
-async def accepting() -> AsyncIterator[tuple[int, asyncio.Event]]:
-    """A port, and whether somebody has connected to it. Every connection is closed at once."""
-    reached = asyncio.Event()
-
-    async def accept(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        reached.set()
-        writer.close()
-
-    async with await asyncio.start_server(accept, LOCALHOST, 0) as server:
-        yield server.sockets[0].getsockname()[1], reached
-
-
-def resolve_to(monkeypatch: pytest.MonkeyPatch, *hosts: tuple[str, int]) -> None:
-    """Every name has these addresses, each with its family."""
-    loop = asyncio.get_running_loop()
-
-    async def look_up(_host: str, port: int, **_options: int) -> list[Address]:
-        return [place(host, port, family) for host, family in hosts]
-
-    monkeypatch.setattr(loop, "getaddrinfo", look_up)
 
 
 @pytest.mark.parametrize("connect", OUTGOING.values(), ids=OUTGOING)
@@ -81,18 +49,7 @@ async def test_after_a_silent_address_the_next_is_reached_in_under_half_a_second
     clock: Clock, monkeypatch: pytest.MonkeyPatch, connect: Callable[[int], Awaitable[object]]
 ) -> None:
     """Each kind of outgoing connection tries the second address of a host while the first one is silent."""
-    resolve_to(monkeypatch, (SILENT, V4), (LOCALHOST, V4))
-    async with accepting() as (port, reached):
-        with silent_listener(SILENT, port):
-            connecting = asyncio.ensure_future(connect(port))
-            await clock.leap(0)
-            await clock.leap(0.2)
-            assert not reached.is_set()
-            await clock.leap(0.2)
-            assert reached.is_set()
-            connecting.cancel()
-            await asyncio.wait([connecting])
-            connecting.cancelled() or connecting.exception()
+    await reaches_the_second_address(clock, monkeypatch, connect)
 
 
 async def test_a_family_that_answered_is_tried_first(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,7 +66,6 @@ CASES = {
     "credit_short": (Facts(hour=counted("ledger_short_nano_total", **{"": 2_500_000_000})), "$2.50"),
     "usage_doubtful": (Facts(hour=counted("doubtful_usage_total", acme=2, other=0)), "In the last hour: acme 2."),
     "search_fails": (Facts(recent=counted("grounding_failures_total", search=6, memory=9)), "6 in the last 5 minutes."),
-    "mail_fails": (Facts(notes={"mail_fails": "it refuses the login"}), "it refuses the login"),
     "log_dropped": (Facts(hour=counted("log_dropped_total", **{"": 8})), "In the last hour: 8."),
 }
 WELL = {

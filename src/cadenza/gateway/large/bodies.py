@@ -17,9 +17,8 @@ from cadenza.core.chat import ChatRequest, FilePart, LargeTexts
 from cadenza.core.errors import InvalidRequest, RateLimited
 from cadenza.core.tokens import Tokenizer
 from cadenza.gateway.large.counted import CountedMessages, Measure
-from cadenza.gateway.large.messages import REPLIES, Counted, InvalidBody, Parsed, Reply, Span, Task
+from cadenza.gateway.large.tasks import REPLIES, Counted, InvalidBody, Parsed, Reply, Span, Task, Translated
 from cadenza.observe import Observer
-from cadenza.parts.protocols.translation import Translated
 
 CHILD = "cadenza.gateway.large.child"
 MIB = 1024 * 1024
@@ -44,12 +43,17 @@ class LargeBodies:
     def __init__(
         self, observer: Observer, tokenizer: Tokenizer | None = None, limits: LargeLimits | None = None
     ) -> None:
-        limits = limits or LargeLimits()
+        self._limits = limits = limits or LargeLimits()
         self._counted = CountedMessages(tokenizer or Tokenizer())
         self.counting: set[str] = set()  # accounts for which a long prompt is being counted for free
         self._observer = observer
-        self._parser = Lane(LaneSettings(CHILD, limits.parse, limits.task_s, limits.turns))
+        self.parse_with(CHILD)
         self._counter = Lane(LaneSettings(CHILD, limits.count, limits.task_s, limits.turns))
+
+    def parse_with(self, module: str) -> None:
+        """Translate and parse with this program, from the first body on."""
+        limits = self._limits
+        self._parser = Lane(LaneSettings(module, limits.parse, limits.task_s, limits.turns))
 
     async def translate(self, account_id: str, protocol: str, body: bytes | bytearray) -> Translated:
         """The body of another protocol as a chat body; 400 if it cannot be one, 429 if its turn does not come soon."""

@@ -1,12 +1,14 @@
 """The child process: it translates, parses or counts one body after the other. Only bodies.py starts it.
 
+The translators are those of a part, which has a program of its own for them.
+
 Beyond its memory limit it refuses the body, or dies. The number of fields of each message and each tool is bounded,
 because some upstreams want them rewritten field by field, which the event loop does.
 """
 
 import gc
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -16,10 +18,9 @@ from cadenza.core.content import Content
 from cadenza.core.errors import InvalidRequest
 from cadenza.core.message_json import RAW_FIELDS, RAW_ITEMS
 from cadenza.core.tokens import Tokenizer
-from cadenza.gateway.large.messages import TASKS, Counted, InvalidBody, Parsed, Reply, Span, Task
+from cadenza.gateway.large.tasks import TASKS, Counted, InvalidBody, Parsed, Reply, Span, Task, Translate
 from cadenza.gateway.tools import NOTHING
 from cadenza.gateway.validate import ChatBody, check_body, check_message_count, decode_body, decode_field
-from cadenza.parts.protocols.translators import TRANSLATORS
 
 QUESTION_CHARS = 4096
 MODEL_CHARS_MAX = 256  # no class name is longer
@@ -42,7 +43,7 @@ class NumberedMessages(Content, msgspec.Struct):
 _NUMBERED = msgspec.json.Decoder(NumberedMessages)
 
 
-def main() -> None:
+def main(translators: Mapping[str, Translate]) -> None:
     limits, tokenizer = read_limits(), Tokenizer()
     confine(limits)
     gc.disable()
@@ -59,20 +60,20 @@ def main() -> None:
                 tokenizer.load()
             enter_sandbox()
             is_sandboxed = True
-        return msgspec.msgpack.encode(perform(task, body, tokenizer))
+        return msgspec.msgpack.encode(perform(task, body, tokenizer, translators))
 
     serve_tasks(serve, gc.collect)
 
 
-def perform(task: Task, body: bytearray, tokenizer: Tokenizer) -> Reply:
+def perform(task: Task, body: bytearray, tokenizer: Tokenizer, translators: Mapping[str, Translate]) -> Reply:
     if task.kind == "translate":
-        return translate(body, task.protocol)
+        return translate(body, translators[task.protocol])
     return parse(body) if task.kind == "parse" else count(body, task.character, tokenizer)
 
 
-def translate(body: bytearray, protocol: str) -> Reply:
+def translate(body: bytearray, translator: Translate) -> Reply:
     try:
-        return TRANSLATORS[protocol](body, math.inf)
+        return translator(body, math.inf)
     except InvalidRequest as error:
         return InvalidBody(error.message)
     except MemoryError:
@@ -196,4 +197,4 @@ class SpanFinder:
 
 
 if __name__ == "__main__":
-    main()
+    main({})

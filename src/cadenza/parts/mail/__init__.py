@@ -1,1 +1,1 @@
-"""E-mail: what is written, the queue that sends it, and the SMTP client."""
+"""Sends e-mail: the queue, the SMTP client, and the notices of low credit."""

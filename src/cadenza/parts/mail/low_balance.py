@@ -16,13 +16,13 @@ NOTICES_MAX = 100  # in one check
 
 
 class LowBalanceNotices:
-    """The notices of one process."""
+    """The notices of one process. `site_url` is the address of the site, if there is one."""
 
-    def __init__(self, store: Store, send: Send, log: Log, base_url: str | None) -> None:
+    def __init__(self, store: Store, send: Send, log: Log, site_url: str | None) -> None:
         self._store = store
         self._send = send
         self._log = log
-        self._base_url = base_url
+        self._site_url = site_url
 
     async def poll(self, now_ms: int) -> int:
         """Notify the owners of all accounts whose balance became low. Return how many were notified."""
@@ -41,11 +41,11 @@ class LowBalanceNotices:
         return told
 
     def _write(self, account: Account) -> Email:
-        where = f"{self._base_url}/credit" if self._base_url else "the page Credit of the platform"
+        where = f": {self._site_url}/credit" if self._site_url else "."
         left = format_dollars(account.balance_nano)
         text = (
             f"Your account {account.email} has {left} dollars of credit left.\n"
             "When it is used up, requests are refused with status 402.\n\n"
-            f"Add credit, or change when you get this message: {where}\n"
+            f"Add credit, or change when you get this message{where}\n"
         )
         return Email(account.email, f"Your credit is low: {left} dollars", text)

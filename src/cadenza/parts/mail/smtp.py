@@ -5,31 +5,19 @@ import ssl
 from email.headerregistry import Address
 from email.message import EmailMessage
 from email.utils import formatdate, make_msgid, parseaddr
-from typing import Literal
 
 import aiosmtplib
-import msgspec
 
 from cadenza.core.email import Email
 from cadenza.http.connecting import closed_on_error, connect_to_host
 from cadenza.parts.mail.outbox import SendFailed
+from cadenza.parts.mail.settings import MailSettings
 
 TIMEOUT_S = 20.0
 PERMANENT_STATUS = 500
 
 
-class SmtpServer(msgspec.Struct, frozen=True):
-    """A mail server, and how to speak to it."""
-
-    host: str
-    port: int
-    sender: str
-    security: Literal["starttls", "tls", "none"]
-    username: str | None
-    password: str | None
-
-
-async def send_email(server: SmtpServer, email: Email) -> None:
+async def send_email(server: MailSettings, email: Email) -> None:
     """SendFailed, without any address or text, if the server does not take it."""
     try:
         async with asyncio.timeout(TIMEOUT_S):

@@ -18,7 +18,7 @@ async def export(service: Service) -> AsyncIterator[None]:
         return
     link = CollectorLink(given.otlp_url, given.headers or "", given.proxy)
     exporter = OtlpExporter(link.post, service.observer, process_attributes())
-    service.serve_api = Tracer(given.sample, exporter.add).serve
+    service.serve_api = Tracer(service.router, service.observer.at, given.sample, exporter.add).serve
     exporter.start()
     try:
         yield

@@ -20,20 +20,16 @@ import msgspec
 
 from cadenza.core.content import Content
 from cadenza.core.records import Outcome, ReplyResult, Route
-from cadenza.gateway.api import ENDPOINTS, serve_api
-from cadenza.gateway.endpoints import MODELS_PATH, Endpoint
-from cadenza.gateway.gateway import Gateway
+from cadenza.gateway.api import Router
+from cadenza.gateway.endpoints import Endpoint
 from cadenza.gateway.request import DISCONNECTED_CAUSE, At, RequestRecord
 from cadenza.http.exchange import Exchange
 from cadenza.ledger.rules import Hold
 from cadenza.parts.otlp.spans import EndedSpan, SpanKind, Value
 from cadenza.parts.otlp.trace_context import TraceParent, read_parent
-from cadenza.parts.protocols.azure import DEPLOYMENT_PATH
 from cadenza.upstreams.base import Fault
 
 FOLLOWED_PER_S = 10  # requests that are traced because their clients ask for it, in each process
-CHATS = ("chat", "azure_chat", "messages", "responses", "web_chat")  # endpoints with the steps below
-PATTERNS = {"model": f"{MODELS_PATH}/{{model}}", "azure_chat": DEPLOYMENT_PATH}  # of paths that name a class
 STEPS = {  # the steps of a chat in their order, and the span that ends with each; the routes have spans of their own
     "identified": "rate",
     "read": "read",
@@ -74,8 +70,9 @@ class OpenSpan(Content, msgspec.Struct):
 class TracedRecord(RequestRecord):
     """The record of a traced request: it notes when each step ended, and each route that was tried."""
 
-    def __init__(self, exchange: Exchange, at: At, parent: TraceParent | None) -> None:
+    def __init__(self, exchange: Exchange, at: At, endpoint: Endpoint | None, parent: TraceParent | None) -> None:
         super().__init__(exchange, self._mark)
+        self._reached = endpoint
         self.upstream_headers = self._begin_try
         self._fault_point = at
         self._trace_id = parent.trace_id if parent else os.urandom(TRACE_ID_BYTES)
@@ -178,8 +175,7 @@ class TracedRecord(RequestRecord):
 
     def _whole(self, outcome: Outcome, error: str) -> OpenSpan:
         exchange = self._exchange
-        method, path = exchange.request.method, exchange.request.path
-        route = path if path in ENDPOINTS else PATTERNS.get(self.endpoint, "")
+        method, route = exchange.request.method, self._reached.path if self._reached else ""
         attributes: dict[str, Value] = {
             "http.request.method": method,
             "url.scheme": exchange.scheme,
@@ -200,7 +196,8 @@ class TracedRecord(RequestRecord):
     def _step_spans(self, parent_id: bytes, ended_s: float, failure: str) -> list[OpenSpan]:
         """One for each step that ended, and one with an error for the step that the request ended in."""
         marks, before_s, last, spans = {**self._marks}, self._exchange.started_s, "", list[OpenSpan]()
-        if self.endpoint in CHATS and "finished" not in marks:
+        is_chat = self._reached is not None and self._reached.is_chat and self._reached.name == self.endpoint
+        if is_chat and "finished" not in marks:
             last = NEXT[[*marks][-1] if marks else ""]
             marks[last] = ended_s
         for mark, mark_s in marks.items():
@@ -261,37 +258,39 @@ class Tracer:
     """
 
     def __init__(
-        self, sample: float, export: Callable[[Sequence[EndedSpan]], None], now_s: Callable[[], float] = time.monotonic
+        self,
+        router: Router,
+        at: At,
+        sample: float,
+        export: Callable[[Sequence[EndedSpan]], None],
+        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._router = router
+        self._at = at
         self._sample = sample
         self._export = export
         self._now_s = now_s
         self._second = 0  # in which requests were traced for their clients last
         self._followed = 0  # how many in it
 
-    def serve(self, gateway: Gateway, exchange: Exchange, endpoint: Endpoint | None = None) -> Awaitable[None]:
-        """Serve one request of the API, as `serve_api` does."""
+    def serve(self, exchange: Exchange, endpoint: Endpoint | None = None) -> Awaitable[None]:
+        """Serve one request of the API, as the router does."""
         request = exchange.request
         parent = read_parent(request.fields) if b"traceparent" in request.headers else None
         is_chosen = random.random() < self._sample  # noqa: S311 no secret
         if is_chosen or (parent and parent.is_sampled and self._may_follow()):
-            return self._serve_traced(gateway, exchange, endpoint, parent, is_followed=not is_chosen)
+            return self._serve_traced(exchange, endpoint, parent, is_followed=not is_chosen)
         if parent:
-            return serve_api(gateway, exchange, endpoint, partial(PassingRecord, parent))
-        return serve_api(gateway, exchange, endpoint)
+            return self._router.serve(exchange, endpoint, partial(PassingRecord, parent))
+        return self._router.serve(exchange, endpoint)
 
     async def _serve_traced(
-        self,
-        gateway: Gateway,
-        exchange: Exchange,
-        endpoint: Endpoint | None,
-        parent: TraceParent | None,
-        *,
-        is_followed: bool,
+        self, exchange: Exchange, endpoint: Endpoint | None, parent: TraceParent | None, *, is_followed: bool
     ) -> None:
-        record, second = TracedRecord(exchange, gateway.observer.at, parent), self._second
+        reached = endpoint or self._router.find(exchange.request.path)
+        record, second = TracedRecord(exchange, self._at, reached, parent), self._second
         try:
-            await serve_api(gateway, exchange, endpoint, lambda *_: record)
+            await self._router.serve(exchange, endpoint, lambda *_: record)
         finally:
             if record.principal or not is_followed:
                 self._export(record.spans())

@@ -18,10 +18,6 @@ START, END = "/openai/deployments/", "/chat/completions"
 DEPLOYMENT_PATH = f"{START}{{model}}{END}"
 
 
-def is_deployment_path(path: str) -> bool:
-    return path.startswith(START) and path.endswith(END)
-
-
 async def serve_deployment(gateway: Gateway, request: ApiRequest) -> None:
     exchange, principal = request.exchange, request.principal
     path = single_slashes(exchange.request.path).removesuffix("/")

@@ -13,11 +13,11 @@ from cadenza.core.chat import ChatRequest
 from cadenza.gateway.chat import LARGE_BYTES, STEPS_MAX, check_headers, read_body
 from cadenza.gateway.gateway import Gateway
 from cadenza.gateway.large.bodies import LargeBodies
+from cadenza.gateway.large.tasks import Translated
 from cadenza.gateway.large.weight import Steps, TooManySteps, is_light
 from cadenza.gateway.request import ApiRequest
 from cadenza.gateway.uploads import UNPAID_BYTES, Upload
 from cadenza.gateway.validate import parse_chat
-from cadenza.parts.protocols.translation import Translated
 from cadenza.parts.protocols.translators import TRANSLATORS
 
 

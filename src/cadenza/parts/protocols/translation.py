@@ -1,8 +1,7 @@
-"""What a translator makes of a request of another protocol: the body of a chat request. It runs in a child too."""
+"""What all translators need: the names of tools, and what the reply needs of the request. They run in a child too."""
 
 import hashlib
 import re
-from typing import Protocol
 
 import msgspec
 
@@ -30,19 +29,6 @@ class Kept(Content, msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 KEPT = msgspec.json.Decoder(Kept)
-
-
-class Translated(Content, msgspec.Struct, frozen=True, tag=True):
-    """A chat body, and `Kept` as JSON."""
-
-    chat: memoryview
-    kept: bytes = b"{}"
-
-
-class Translate(Protocol):
-    """Translates the body of a request; InvalidRequest if it cannot, TooManySteps if it takes more than these."""
-
-    def __call__(self, body: bytes | bytearray, steps_max: float, /) -> Translated: ...
 
 
 def fitting_name(path: str, name: str, namespace: str | None = None) -> str:

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from functools import partial
 
-from cadenza.parts.protocols import messages_request, responses_body
-from cadenza.parts.protocols.translation import Translate
+from cadenza.gateway.large.tasks import Translate
+from cadenza.parts.protocols import anthropic_request, responses_request
 
 TRANSLATORS: Mapping[str, Translate] = {
-    "responses": responses_body.translate,
-    "messages": messages_request.translate,
-    "count_tokens": partial(messages_request.translate, needs_limit=False),
+    "responses": responses_request.translate,
+    "messages": anthropic_request.translate,
+    "count_tokens": partial(anthropic_request.translate, needs_limit=False),
 }

@@ -1,6 +1,6 @@
 """The e-mails of the site: their texts, and the mailer that queues them.
 
-An e-mail is written when its turn in the outbox comes: the store is not asked while a visitor waits for a reply. The
+An e-mail is written when its turn comes: the store is not asked while a visitor waits for a reply. The
 rate of e-mails to one address is limited. Notices about changes of an account have no link, but for
 that to the keys which a new password leaves as they are.
 """

@@ -23,7 +23,7 @@ async def serve_site(service: Service) -> AsyncIterator[None]:
         gc.freeze()  # as after the start: a full collection would take 60 ms more
         return site
 
-    service.endpoints |= chat.endpoints
+    service.router.add(chat.endpoints)
     service.serve_page = AsgiAdapter(build, service.log).serve
     try:
         yield

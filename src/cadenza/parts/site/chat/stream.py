@@ -73,10 +73,10 @@ class WebChat:
 
     def __init__(self, log: Log, base_url: str | None, retention: RetentionLimits) -> None:
         self.markdown = MarkdownRenderer(log)
-        self.endpoints = {
-            PATH: Endpoint("web_chat", ("POST",), "inference", self._serve, self._identify, HEADERS),
-            FILE_PATH: Endpoint("web_file", ("POST",), "inference", measure_file, self._identify, HEADERS),
-        }
+        self.endpoints = (
+            Endpoint(PATH, "web_chat", ("POST",), "inference", self._serve, self._identify, HEADERS, is_chat=True),
+            Endpoint(FILE_PATH, "web_file", ("POST",), "inference", measure_file, self._identify, HEADERS),
+        )
         self._base_url = base_url
         self._retention = retention
 

@@ -1,8 +1,11 @@
-"""Replies made from seeds say the same in every protocol. `python -m tests.generated` checks 100,000."""
+"""Replies made from seeds say the same in every protocol.
+
+`python -m tests.parts.protocols.generated` checks 100,000.
+"""
 
 import pytest
 
-from tests.generated.checks import check_seed
+from tests.parts.protocols.generated.checks import check_seed
 
 SEEDS = 200
 AT_ONCE = 25
@@ -15,5 +18,5 @@ async def test_a_reply_is_the_same_in_every_protocol(first: int) -> None:
         try:
             await check_seed(seed)
         except Exception as error:
-            error.add_note(f"seed {seed}: python -m tests.generated --first {seed} --seeds 1")
+            error.add_note(f"seed {seed}: python -m tests.parts.protocols.generated --first {seed} --seeds 1")
             raise

@@ -22,12 +22,13 @@ from pydantic import BaseModel
 from cadenza.gateway.answers import Answers
 from cadenza.gateway.relay import StreamRelay, WholeRelay, join_extras
 from cadenza.http.events import EventReader
-from cadenza.parts.protocols.messages import MESSAGE_ERRORS, MessageStream, WholeMessage
-from cadenza.parts.protocols.messages import REASONS as STOP_REASONS
-from cadenza.parts.protocols.responses import StreamedResponse, WholeResponse
-from cadenza.parts.protocols.responses_body import REASONING, unwrap_reasoning
+from cadenza.parts.protocols.anthropic import MESSAGE_ERRORS
+from cadenza.parts.protocols.anthropic_reply import REASONS as STOP_REASONS
+from cadenza.parts.protocols.anthropic_reply import MessageStream, WholeMessage
+from cadenza.parts.protocols.responses_reply import StreamedResponse, WholeResponse
+from cadenza.parts.protocols.responses_request import REASONING, unwrap_reasoning
 from cadenza.parts.protocols.translation import Kept
-from tests.generated.replies import GeneratedReply, SteppedReply, make_reply
+from tests.parts.protocols.generated.replies import GeneratedReply, SteppedReply, make_reply
 from tests.unit.gateway.client import Client
 from tests.unit.gateway.test_relay import new_meter
 

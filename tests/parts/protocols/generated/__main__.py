@@ -1,11 +1,11 @@
-"""`python -m tests.generated`: check many generated replies, or one seed again."""
+"""`python -m tests.parts.protocols.generated`: check many generated replies, or one seed again."""
 
 import argparse
 import asyncio
 import sys
 import time
 
-from tests.generated.checks import check_seed
+from tests.parts.protocols.generated.checks import check_seed
 
 SAY_EVERY = 5_000
 
@@ -27,7 +27,7 @@ async def check_seeds(first: int, seeds: int) -> list[int]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.generated", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.parts.protocols.generated", description=__doc__)
     parser.add_argument("--first", type=int, default=0, help="the first seed (default: %(default)s)")
     parser.add_argument("--seeds", type=int, default=100_000, help="how many seeds (default: %(default)s)")
     options = parser.parse_args()

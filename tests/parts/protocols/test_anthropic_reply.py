@@ -32,8 +32,9 @@ from cadenza.gateway.meter import UsageMeter
 from cadenza.gateway.relay import ReplyHead
 from cadenza.parts.grounding.material import Grounding
 from cadenza.parts.grounding.search.records import Source
-from cadenza.parts.protocols.messages import MESSAGE_ERRORS, MessageStream, WholeMessage, error_body
-from cadenza.parts.protocols.messages_request import NO_THREADS
+from cadenza.parts.protocols.anthropic import MESSAGE_ERRORS, error_body
+from cadenza.parts.protocols.anthropic_reply import MessageStream, WholeMessage
+from cadenza.parts.protocols.anthropic_request import NO_THREADS
 from cadenza.parts.protocols.translation import Kept
 from cadenza.upstreams.base import Fault, Piece
 from tests.unit.gateway.client import WAIT_S, Client

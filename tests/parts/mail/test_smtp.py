@@ -5,20 +5,25 @@ import contextlib
 import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Literal
 
-import msgspec
 import pytest
 import trustme
 from aiosmtpd.smtp import SMTP
+from msgspec.structs import replace
 
 from cadenza.core.email import Email
 from cadenza.parts.mail.outbox import SendFailed
-from cadenza.parts.mail.smtp import SmtpServer, send_email
+from cadenza.parts.mail.settings import MailSettings
+from cadenza.parts.mail.smtp import send_email
 from tests.mail_server import Mailbox
+from tests.unit.http.addresses import reaches_the_second_address
 from tests.unit.http.peer import LOCALHOST, refusing_port
+from tests.unit.upstreams.clock import Clock
 
 LETTER = Email("somebody@example.org", "A subject", "First line\nSecond line\n")
-SERVER = SmtpServer("localhost", 0, "Cadenza <cadenza@example.org>", "none", None, None)
+Security = Literal["starttls", "tls", "none"]
+SERVER = MailSettings(host="localhost", security="none", sender="Cadenza <cadenza@example.org>")
 
 
 @pytest.fixture
@@ -32,7 +37,7 @@ def authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> trustme.CA:
 
 @contextlib.asynccontextmanager
 async def receiving(
-    security: str, authority: trustme.CA | None = None, name: str = "localhost"
+    security: Security, authority: trustme.CA | None = None, name: str = "localhost"
 ) -> AsyncIterator[tuple[Mailbox, int]]:
     """A server in the test's own loop."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -49,12 +54,12 @@ async def receiving(
         yield mailbox, server.sockets[0].getsockname()[1]
 
 
-def server_at(port: int, security: str) -> SmtpServer:
-    return msgspec.convert({**msgspec.structs.asdict(SERVER), "port": port, "security": security}, SmtpServer)
+def server_at(port: int, security: Security) -> MailSettings:
+    return replace(SERVER, port=port, security=security)
 
 
 @pytest.mark.parametrize("security", ["none", "starttls", "tls"])
-async def test_a_letter_arrives(authority: trustme.CA, security: str) -> None:
+async def test_a_letter_arrives(authority: trustme.CA, security: Security) -> None:
     """The text arrives as it was written, over each kind of connection."""
     async with receiving(security, authority) as (mailbox, port):
         await send_email(server_at(port, security), LETTER)
@@ -64,7 +69,7 @@ async def test_a_letter_arrives(authority: trustme.CA, security: str) -> None:
 
 
 @pytest.mark.parametrize("security", ["starttls", "tls"])
-async def test_a_server_with_the_certificate_of_another_is_refused(authority: trustme.CA, security: str) -> None:
+async def test_a_server_with_the_certificate_of_another_is_refused(authority: trustme.CA, security: Security) -> None:
     """The e-mail is not handed to a server that is not the one of the config."""
     async with receiving(security, authority, "evil.example") as (mailbox, port):
         with pytest.raises(SendFailed) as caught:
@@ -98,3 +103,8 @@ async def test_no_server_is_a_reason_to_try_again() -> None:
     with refusing_port() as port, pytest.raises(SendFailed) as caught:
         await send_email(server_at(port, "none"), LETTER)
     assert caught.value.retry_helps
+
+
+async def test_a_silent_address_is_passed_over(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mail server with a silent address is reached at its next one in under half a second."""
+    await reaches_the_second_address(clock, monkeypatch, lambda port: send_email(server_at(port, "none"), LETTER))

@@ -21,11 +21,12 @@ from cadenza.http.events import PING
 from cadenza.http.exchange import Exchange, Interruption
 from cadenza.parts.grounding.material import ID_CHARS, TAG_NAME, Grounding
 from cadenza.parts.grounding.search.records import Source
-from cadenza.parts.protocols.responses import StreamedResponse, WholeResponse
-from cadenza.parts.protocols.responses_body import unwrap_reasoning
+from cadenza.parts.protocols.responses_reply import StreamedResponse, WholeResponse
+from cadenza.parts.protocols.responses_request import unwrap_reasoning
+from cadenza.parts.protocols.run import CHILD
 from cadenza.parts.protocols.translation import Kept
 from cadenza.upstreams.base import Fault, Overflow, Piece
-from tests.generated.checks import assemble_items
+from tests.parts.protocols.generated.checks import assemble_items
 from tests.unit.gateway.client import Client
 from tests.unit.gateway.funded_store import FORTE, FUNDED_NANO, FundedStore
 from tests.unit.gateway.gateways import (
@@ -245,6 +246,7 @@ async def test_a_heavy_body_is_translated_in_a_child(funded: FundedStore) -> Non
     gateway = make_gateway(
         funded.store, funded.observer, snapshot_of({PROVIDER: upstream}, route=route), None, presence
     )
+    gateway.large_bodies.parse_with(CHILD)
     items = [{"role": "user", "content": f"word {number}"} for number in range(2500)]
     async with running(gateway, presence):
         api = Api(funded, gateway)

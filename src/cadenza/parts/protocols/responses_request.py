@@ -13,6 +13,7 @@ import msgspec
 from cadenza.core.content import Content
 from cadenza.core.errors import InvalidRequest
 from cadenza.core.message_json import RAW_FIELDS
+from cadenza.gateway.large.tasks import Translated
 from cadenza.gateway.large.weight import Steps
 from cadenza.gateway.messages import PLAIN_ROLES, SHOWN_CHARS_MAX, is_truthy
 from cadenza.gateway.tools import CHOICE_BYTES_MAX, NOTHING
@@ -21,7 +22,6 @@ from cadenza.parts.protocols.translation import (
     TOOL_STEPS,
     TOOLS_SENT_MAX,
     Kept,
-    Translated,
     check_name,
     fitting_name,
 )

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cadenza.core.errors import InvalidRequest
 from cadenza.gateway.large.weight import TooManySteps
 from cadenza.gateway.validate import parse_chat
-from cadenza.parts.protocols.responses_body import ECHO_BYTES_MAX, translate, wrap_reasoning
+from cadenza.parts.protocols.responses_request import ECHO_BYTES_MAX, translate, wrap_reasoning
 from cadenza.parts.protocols.translation import fitting_name
 
 CALL = {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"}

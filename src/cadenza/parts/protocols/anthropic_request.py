@@ -17,6 +17,7 @@ from cadenza.core.content import Content
 from cadenza.core.errors import InvalidRequest
 from cadenza.core.message_json import RAW_FIELDS
 from cadenza.core.records import OUTPUT_TOKENS_MAX
+from cadenza.gateway.large.tasks import Translated
 from cadenza.gateway.large.weight import Steps
 from cadenza.gateway.messages import is_truthy
 from cadenza.gateway.tools import NOTHING
@@ -26,7 +27,6 @@ from cadenza.parts.protocols.translation import (
     TOOL_STEPS,
     TOOLS_SENT_MAX,
     Kept,
-    Translated,
     fitting_name,
 )
 

@@ -2,12 +2,13 @@
 
 import asyncio
 import io
+from pathlib import Path
 
 import pytest
 
 from cadenza.core.email import Compose, Email
 from cadenza.observe import Log, make_log
-from cadenza.parts.mail.outbox import Outbox, SendFailed
+from cadenza.parts.mail.outbox import END_S, QUEUE_MAX, Outbox, SendFailed
 
 LETTER = Email("somebody@example.org", "A subject", "A text")
 
@@ -95,3 +96,10 @@ async def test_one_broken_letter_does_not_stop_the_others(log: Log, written: io.
     await outbox.stop()
     assert server.tries == 1
     assert "somebody@" not in written.getvalue()
+
+
+def test_the_page_has_its_bounds() -> None:
+    """docs/parts/mail.md says how many e-mails wait at most, and for how long at the end."""
+    page = (Path(__file__).parents[3] / "docs" / "parts" / "mail.md").read_text()
+    assert f"At most {QUEUE_MAX} wait" in page
+    assert f"have {END_S:g} seconds" in page

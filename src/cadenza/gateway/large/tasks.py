@@ -1,16 +1,15 @@
-"""The messages between the service and the child processes that translate, parse and count large bodies.
+"""The tasks and replies between the service and the child processes that translate, parse and count large bodies.
 
 A task is a Task as MessagePack, and the body. A reply is one of the records below as MessagePack. Raw JSON comes back
 as spans, so that a body crosses the socket once, and the service copies nothing.
 """
 
-from typing import Literal
+from typing import Literal, Protocol
 
 import msgspec
 
 from cadenza.core.chat import Media, UserQuestion
 from cadenza.core.content import Content
-from cadenza.parts.protocols.translation import Translated
 
 Span = tuple[int, int]  # from, to: in the body, or beyond its end in `extra`
 
@@ -54,6 +53,19 @@ class Counted(msgspec.Struct, frozen=True, tag=True):
     """The tokens of the character and the texts of a valid request."""
 
     tokens: int
+
+
+class Translated(Content, msgspec.Struct, frozen=True, tag=True):
+    """The body of a request in another protocol as that of a chat, and what the reply needs of it, as JSON."""
+
+    chat: memoryview
+    kept: bytes = b"{}"
+
+
+class Translate(Protocol):
+    """Translates the body of a request; InvalidRequest if it cannot, TooManySteps if it takes more than these."""
+
+    def __call__(self, body: bytes | bytearray, steps_max: float, /) -> Translated: ...
 
 
 Reply = Parsed | InvalidBody | Counted | Translated

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from cadenza.core.errors import InvalidRequest
 from cadenza.core.records import OUTPUT_TOKENS_MAX
+from cadenza.gateway.large.tasks import Translated
 from cadenza.gateway.large.weight import TooManySteps
 from cadenza.gateway.validate import parse_chat
-from cadenza.parts.protocols.messages_request import NO_THREADS, translate
-from cadenza.parts.protocols.translation import Translated
+from cadenza.parts.protocols.anthropic_request import NO_THREADS, translate
 
 HI = {"role": "user", "content": "hi"}
 PNG = {"type": "base64", "media_type": "image/png", "data": "aGk="}
