@@ -74,7 +74,6 @@ FIXED_SECTIONS = (
     "server",
     "store",
     "shared_state",
-    "payments",
     "retention",
 )  # a reload does not change them, and neither the tables of parts
 

@@ -39,6 +39,7 @@ class Service(msgspec.Struct, kw_only=True):
     serve_api: ServeApi  # the requests to what the router has
     serve_page: Callable[[Exchange], Awaitable[None]] = refuse_page  # all other requests
     post: Post | None = None  # for e-mails; None: none is sent
+    made: dict[type, object] = {}  # by parts in their `run`, for their pages
 
 
 Run = Callable[[Service], AbstractAsyncContextManager[None]]  # of a part, from the start of the service to its end

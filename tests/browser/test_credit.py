@@ -12,9 +12,9 @@ from tests.browser.looks import PHONE
 from tests.debian import CannotInstall
 from tests.installed import INSTALL_S, give_up
 from tests.loopback import LoopbackUpstream
+from tests.parts.payments.local_stripe import SECRET_KEY, STRIPE_TOML, WEBHOOK_SECRET, running_stripe
 from tests.service import CREDIT_NANO, Service
 from tests.service_config import classes_spec
-from tests.stripe.local_stripe import SECRET_KEY, STRIPE_TOML, WEBHOOK_SECRET, running_stripe
 
 pytestmark = [pytest.mark.timeout(INSTALL_S + 300), pytest.mark.slow(reason="a browser adds credit")]
 

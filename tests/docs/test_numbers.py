@@ -35,12 +35,13 @@ from cadenza.parts.evaluation.trial.trial import REQUESTS_MAX
 from cadenza.parts.grounding.notes import NOTE_CHARS_MAX
 from cadenza.parts.otlp.exporter import QUEUE_MAX
 from cadenza.parts.otlp.traces import FOLLOWED_PER_S
+from cadenza.parts.payments.pages import cards, vouchers
 from cadenza.parts.postgres.connection import PostgresBounds
 from cadenza.parts.protocols.anthropic import COUNTED_BYTES
 from cadenza.parts.site import application, visit
 from cadenza.parts.site import mailer as messages
 from cadenza.parts.site.account import archive, sign_up
-from cadenza.parts.site.money import credit, payments, statement, usage
+from cadenza.parts.site.money import statement, usage
 from cadenza.parts.site.sign_in import sign_in
 from cadenza.process import FILES_MAX
 from cadenza.routing.ceiling import FEW, STEP_DOWN
@@ -68,10 +69,10 @@ RATES = [
     ("platform/sign-in.md", "forms and changing requests", visit.CHANGE_RATE),
     ("platform/sign-in.md", "attempts", sign_in.KNOWN_RATE),
     ("platform/keys.md", "changes", visit.THINGS_RATE),
-    ("platform/credit.md", "wrong codes", credit.ACCOUNT_GUESSES),
-    ("platform/credit.md", "wrong codes", credit.NETWORK_GUESSES),
+    ("platform/credit.md", "wrong codes", vouchers.ACCOUNT_GUESSES),
+    ("platform/credit.md", "wrong codes", vouchers.NETWORK_GUESSES),
     ("platform/credit.md", "exports", statement.EXPORTS),
-    ("platform/credit.md", "payments", payments.STARTS),
+    ("platform/credit.md", "payments", cards.STARTS),
     ("platform/usage.md", "reports", usage.REPORT_RATE),
     ("platform/export.md", "archives", archive.ARCHIVES),
 ]

@@ -14,7 +14,7 @@ import msgspec
 
 from cadenza.core.activity import read_filter, read_place
 from cadenza.core.chat import find_user_question
-from cadenza.core.codes import is_well_formed, normal_code
+from cadenza.core.codes import is_well_formed
 from cadenza.core.file_tokens import tokens_of_file, tokens_of_image, tokens_of_sound
 from cadenza.core.files import clean_name, parse_data_url
 from cadenza.core.image_tokens import HEAD_BYTES, pixels_of
@@ -48,6 +48,7 @@ from cadenza.parts.grounding.search.pages.robots import is_allowed, parse_rules
 from cadenza.parts.grounding.search.records import Source
 from cadenza.parts.otlp.trace_context import read_parent
 from cadenza.parts.payments.stripe import check_signature
+from cadenza.parts.payments.voucher_codes import normal_code
 from cadenza.parts.protocols.translators import TRANSLATORS
 from cadenza.parts.site.chat.markdown.messages import TASK_CHARS_MAX, RenderTask
 from cadenza.parts.site.chat.markdown.render import HtmlRenderer

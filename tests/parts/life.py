@@ -106,7 +106,7 @@ def refuse_commands(names: str) -> None:
     """A command of a part that is not there is one sentence with its extra, and any other word is unknown."""
     commands = {words: part.name for part in PARTS if part.name in names.split(",") for words in part.commands}
     for words, name in commands.items():
-        said = refused(words.split())
+        said = refused([*words.split(), "--no-such-option"])
         assert f"pip install 'cadenza[{name}]'" in said, said
     assert "No such command" in refused(["retain"])
 

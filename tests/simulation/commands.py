@@ -12,8 +12,8 @@ import msgspec
 from cadenza.control.account.accounts import suspend_account
 from cadenza.control.money.credit import correct_credit, give_credit
 from cadenza.control.money.refunds import refund_request
-from cadenza.core.codes import code_prefix, digest_code, normal_code
 from cadenza.core.errors import ControlError
+from cadenza.core.money import NANO_PER_CENT
 from cadenza.core.records import COMMAND_LINE, Cap, Owner, Period
 from cadenza.fleet.changes import make_change
 from cadenza.ledger import credit, payments
@@ -22,18 +22,10 @@ from cadenza.ledger.origins import CreditMove
 from cadenza.ledger.payments import Payment, PaymentIds
 from cadenza.observe import places
 from cadenza.parts.payments import voucher_rows as vouchers
-from cadenza.parts.payments.payments import (
-    NANO_PER_CENT,
-    DisputeClosed,
-    Disputed,
-    Fact,
-    Paid,
-    PaymentEvent,
-    Refunded,
-    Result,
-    apply_event,
-)
+from cadenza.parts.payments.events import DisputeClosed, Disputed, Fact, Paid, PaymentEvent, Refunded
+from cadenza.parts.payments.payments import Result, apply_event
 from cadenza.parts.payments.transfers import Transfer, TransferRefund, record_transfer, refund_transfer
+from cadenza.parts.payments.voucher_codes import code_prefix, digest_code, normal_code
 from cadenza.parts.payments.voucher_rows import Voucher
 from cadenza.parts.payments.vouchers import Redeemed, redeem_voucher
 from cadenza.store.store import StoreRefused, StoreUnavailable
@@ -268,7 +260,7 @@ class Operator:
         if name not in self.effects:
             self._effect(name, name)
             of, checkout = self._account(command), f"checkout {number}"
-            payment = Payment(name, of, PROVIDER, checkout, None, amount_nano, 0, 0, 0, "open", now_ms, now_ms)
+            payment = Payment(name, of, PROVIDER, checkout, amount_nano, now_ms, now_ms)
             await self.store.transact(lambda tx: payments.add(tx, payment))
         if await self._event(name, "paid", Paid(amount_nano), self.effects[name], amount_nano) == "unknown payment":
             return  # it is being begun by another repetition: a refund before the payment would take nothing

@@ -78,6 +78,7 @@ METADATA_OF = {  # what neither a client nor a model writes: it comes from the c
     "EvaluationOrder": {"actor"},
     "Model": {"id", "owned_by"},
     "Offer": {"image_classes"},
+    "Service": {"made"},
     "Part": {"commands", "heading", "name", "owns", "packages"},
     "ParserFault": {"error", "module"},  # names of ours, checked by a pattern
     "Probe": {"advice", "detail", "models", "owner", "windows"},

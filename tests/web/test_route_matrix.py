@@ -13,8 +13,8 @@ import pytest
 from cadenza.parts.site.routes import Access, ApiEndpoint, Page
 from cadenza.parts.site.site_map import SITE
 from tests.openapi import Document, read_document
+from tests.parts.payments.local_stripe import WEBHOOK
 from tests.service import CREDIT_NANO, Service
-from tests.stripe.local_stripe import WEBHOOK
 from tests.visitor import API, Seen, Visitor, from_elsewhere, signed_in
 from tests.web.test_security import make_old
 

@@ -13,9 +13,9 @@ from cadenza.parts.site.site_map import SITE
 from cadenza.parts.site.tokens import SCOPES
 from tests.account import Account
 from tests.loopback import LoopbackUpstream
+from tests.parts.payments.local_stripe import SECRET_KEY, STRIPE_TOML, WEBHOOK_SECRET
 from tests.service import CREDIT_NANO, Service, wait_until
 from tests.service_config import RouteSpec, ServiceSpec
-from tests.stripe.local_stripe import SECRET_KEY, STRIPE_TOML, WEBHOOK_SECRET
 from tests.web.operators import account_id_of, make_operator
 from tests.web.test_credit import make_voucher
 from tests.web.test_operator_classes import change, promote

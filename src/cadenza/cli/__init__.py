@@ -44,11 +44,7 @@ SECTIONS = {
             "ledger.usage",
             "Show what an account used, or all of them, and what it cost: by default in the last 30 days.",
         ),
-        "voucher": ("vouchers.vouchers", "Vouchers: codes that give credit once."),
-        "refund": (
-            "ledger.refund",
-            "Refund a request, or record that a bank transfer was sent back: all of it or a part.",
-        ),
+        "refund": ("ledger.refund", "Refund a request: all of it or a part."),
         "margin": ("margins.margin", "Show what requests earned, what providers charge for them, and the difference."),
         "reconcile": ("margins.reconcile", "Compare the bill of a provider with our own counts, by day and model."),
         "report": ("months.report", "Show reports over all accounts."),
@@ -74,7 +70,7 @@ SECTIONS = {
 }
 OF_PARTS = [(part.heading, name) for part in parts.having("commands") for name in part.commands if " " not in name]
 HEADINGS = {
-    heading: " ".join([*section, *(name for under, name in OF_PARTS if under == heading)])
+    heading: " ".join(dict.fromkeys([*section, *(name for under, name in OF_PARTS if under == heading)]))
     for heading, section in SECTIONS.items()
 }
 

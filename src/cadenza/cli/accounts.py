@@ -21,15 +21,13 @@ from cadenza.control.account.accounts import (
 )
 from cadenza.control.account.erasure import erase_account
 from cadenza.control.account.export import archive_name, write_to
-from cadenza.control.money.credit import correct_credit, give_credit
+from cadenza.control.money.credit import correct_credit
 from cadenza.core.money import format_dollars, parse_dollars
 from cadenza.core.records import COMMAND_LINE, DEFAULT_CLASS
-from cadenza.parts.payments.transfers import Transfer, record_transfer
 from cadenza.parts.site.settings import PlatformSettings
 from cadenza.parts.site.sign_in.links import make_operator_link, print_link
 from cadenza.parts.site.sign_in.sign_up import invite as make_invitation
 from cadenza.parts.site.tables.links import LinkKind
-from cadenza.store.tables.accounts import Account
 from cadenza.terminal.configured import read_store, settings_option, usable_class, with_store
 from cadenza.terminal.console import (
     AmountCommand,
@@ -42,7 +40,8 @@ from cadenza.terminal.console import (
     say_repeated,
     to_row,
 )
-from cadenza.terminal.lazy import CommandGroup
+from cadenza.terminal.credit import credit_options, give
+from cadenza.terminal.lazy import LazyGroup
 from cadenza.terminal.new_files import new_file
 
 COLUMNS = ("email", "state", "class", "balance", "granted", "held", "debt", "created_at", "id")
@@ -53,7 +52,7 @@ email_argument = click.argument("email")
 password_option = click.option("--password-stdin", is_flag=True, help="Read the password from standard input.")
 
 
-@click.group(cls=CommandGroup)
+@click.group(cls=LazyGroup, places={}, words="account")
 def accounts() -> None:
     """Accounts and their credit."""
 
@@ -104,39 +103,10 @@ def list_(as_json: bool, settings: Settings) -> None:
 
 
 @accounts.command(cls=AmountCommand)
-@email_argument
-@click.argument("amount")
-@click.option("--note", metavar="TEXT", default="", help="The reason, for the ledger.")
-@click.option("--expires", metavar="DAYS", type=int, show_default="never", help="After how many days the rest expires.")
-@click.option("--paid", is_flag=True, help="A bank transfer paid for it. --reference names the transfer, once.")
-@reference_option
-@settings_option
-def credit(  # noqa: PLR0913, PLR0917 its options
-    email: str, amount: str, note: str, expires: int | None, paid: bool, reference: str, settings: Settings
-) -> None:
-    """Add credit to an account: an amount of dollars, like 5.00. Without --paid it is a gift.
-
-    Paid credit is spent after gifts, does not expire, and is in the report of the month as paid by transfer.
-    """
-    amount_nano = parse_dollars(amount)
-    if paid:
-        if expires is not None:
-            raise click.UsageError("Paid credit does not expire: leave out --expires.")
-        transfer = Transfer(amount_nano, reference, note)
-        account = with_store(settings, lambda store: record_transfer(store, email, transfer, COMMAND_LINE, now_ms()))
-        _say_balance(
-            account, f"{format_dollars(amount_nano)} dollars were recorded as a bank transfer {reference}; the"
-        )
-        return
-    done = with_store(
-        settings,
-        lambda store: give_credit(store, email, amount_nano, note, now_ms(), COMMAND_LINE, reference, expires),
-    )
-    if done.earlier_at is not None:
-        say_repeated(done.earlier_at)
-        _say_balance(done.account, "The")
-    else:
-        _say_balance(done.account, f"{format_dollars(amount_nano)} dollars were given; the")
+@credit_options
+def credit(email: str, amount: str, note: str, expires: int | None, reference: str, settings: Settings) -> None:
+    """Add credit to an account, as a gift: an amount of dollars, like 5.00."""
+    give(settings, email, parse_dollars(amount), note, expires, reference)
 
 
 @accounts.command(cls=AmountCommand)
@@ -311,9 +281,3 @@ def _confirm_address(email: str) -> str:
     finally:
         if not sys.stdin.isatty():
             say("")  # nobody typed a line break after the question
-
-
-def _say_balance(account: Account, start: str) -> None:
-    say(f"{start} balance of {account.email} is {format_dollars(account.balance_nano)} dollars.")
-    if account.debt_nano:
-        say(f"A debt of {format_dollars(account.debt_nano)} dollars is still open: new credit pays it first.")

@@ -11,14 +11,13 @@ from cadenza.config import Settings
 from cadenza.control.money.refunds import refund_request
 from cadenza.control.money.statement import check_ledger, export_ledger, names_of_keys, usage_report
 from cadenza.core.csv_text import csv_text
-from cadenza.core.money import format_dollars, parse_dollars
+from cadenza.core.money import parse_dollars
 from cadenza.core.records import COMMAND_LINE
 from cadenza.core.spans import ALWAYS, Span, parse_dates, parse_span
 from cadenza.core.usage_report import GROUPS, GROUPS_OF_ALL, Report, parse_group
 from cadenza.ledger.export import EXPORT_FIELDS, REQUEST_FIELDS, readable
 from cadenza.parts.books.months import Verified, check_all, find_closed_span, verify_month
 from cadenza.parts.books.proof import DERIVED, HASHED, verify_file
-from cadenza.parts.payments.transfers import TransferRefund, find_transfer, refund_transfer
 from cadenza.store.store import Store
 from cadenza.terminal.configured import read_store, settings_option, with_store
 from cadenza.terminal.console import (
@@ -30,7 +29,6 @@ from cadenza.terminal.console import (
     print_list,
     print_table,
     say,
-    say_repeated,
     to_option,
 )
 from cadenza.terminal.lazy import LazyGroup
@@ -143,34 +141,14 @@ async def _export(store: Store, account: str | None, span: Span, form: str) -> N
 @click.argument("refunded", metavar="ID")
 @click.option("--part", metavar="DOLLARS", show_default="all of it", help="How much of it, in dollars.")
 @click.option("--reason", metavar="TEXT", required=True, help="Why, for the ledger. The account's owner sees it.")
-@click.option("--reference", metavar="TEXT", default="", help="Of the refund of a transfer, so it takes effect once.")
 @settings_option
-def refund(refunded: str, part: str | None, reason: str, reference: str, settings: Settings) -> None:
-    """Refund a request, or record that a bank transfer was sent back: all of it or a part.
-
-    ID is the id of the reply, which begins with chatcmpl-, and is refunded once; or the reference of the transfer,
-    whose credit is taken back. Refund a card payment at Stripe.
-    """
+def refund(refunded: str, part: str | None, reason: str, settings: Settings) -> None:
+    """Refund a request: all of it or a part, once. ID is the id of the reply, which begins with chatcmpl-."""
     part_nano = None if part is None else parse_dollars(part)
-
-    async def work(store: Store) -> str:
-        if await find_transfer(store, refunded):
-            wanted = TransferRefund(refunded, part_nano, reason, reference)
-            back = await refund_transfer(store, wanted, COMMAND_LINE, now_ms())
-            if back.earlier_at is not None:
-                say_repeated(back.earlier_at)
-            payment = back.payment
-            return (
-                f"{format_dollars(payment.refunded_nano)} of the {format_dollars(payment.amount_nano)} dollars of the "
-                f"bank transfer {payment.reference} are refunded now."
-            )
-        done = await refund_request(store, refunded, part_nano, reason, COMMAND_LINE, now_ms())
-        return (
-            f"Refunded {format_dollars(done.amount_nano)} of the {format_dollars(done.cost_nano)} dollars that "
-            f"{refunded} cost, to {done.email}."
-        )
-
-    say(with_store(settings, work))
+    done = with_store(
+        settings, lambda store: refund_request(store, refunded, part_nano, reason, COMMAND_LINE, now_ms())
+    )
+    say(done.sentence)
 
 
 @click.command()

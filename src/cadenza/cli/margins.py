@@ -6,12 +6,12 @@ from pathlib import Path
 import click
 
 from cadenza.config import Settings
+from cadenza.core.money import NANO_PER_CENT
 from cadenza.core.spans import ALWAYS, parse_dates
 from cadenza.parts.books.bills import COMPARED, Tolerance
 from cadenza.parts.books.margin import MARGIN_GROUPS, MarginGroup
 from cadenza.parts.books.margins import reconcile as reconcile_bill
 from cadenza.parts.books.margins import report_margin
-from cadenza.parts.payments.payments import NANO_PER_CENT
 from cadenza.terminal.configured import read_store, settings_option
 from cadenza.terminal.console import from_option, json_option, month_option, print_json, print_table, say, to_option
 

@@ -6,8 +6,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import click
-from msgspec import convert
 
+from cadenza import parts
 from cadenza.config import Settings
 from cadenza.control.money.statement import check_ledger
 from cadenza.core.csv_text import csv_table
@@ -27,10 +27,8 @@ from cadenza.parts.books.months import (
     listing_span,
     report_month,
 )
-from cadenza.parts.payments.payments import ProviderFailed
-from cadenza.parts.payments.stripe import Stripe, StripeAccess
 from cadenza.store.store import Store
-from cadenza.terminal.configured import read_store, settings_option, with_store
+from cadenza.terminal.configured import ListPayments, read_store, settings_option, with_store
 from cadenza.terminal.console import json_option, now_ms, print_json, print_table, say, to_row
 from cadenza.terminal.lazy import CommandGroup
 from cadenza.terminal.new_files import new_file
@@ -114,19 +112,12 @@ def month(  # noqa: PLR0913, PLR0917 its options
 
 
 def _compare(settings: Settings, month: str) -> Compared:
-    if settings.payments.stripe is None:
-        raise ValueError("--verify needs [payments.stripe] in the config: there is no provider to ask.")
-    settings.require_secrets()
-    access = convert(settings.payments.stripe, StripeAccess, from_attributes=True)
+    part = parts.find("[payments]")
+    assert part
+    list_payments: ListPayments = part.load("open").list_payments
 
     async def compare(store: Store) -> Compared:
-        provider = Stripe(access)
-        try:
-            return await compare_payments(store, month, await provider.list_payments(listing_span(month)))
-        except ProviderFailed as error:
-            raise ValueError(f"The payment provider did not list its payments ({error}). Try again later.") from None
-        finally:
-            await provider.close()
+        return await compare_payments(store, month, await list_payments(settings, listing_span(month)))
 
     return read_store(settings, compare)
 

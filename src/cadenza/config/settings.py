@@ -294,18 +294,6 @@ class GroundingSettings(ConfigTable, frozen=True):
 
 
 
-class StripeSettings(ConfigTable, frozen=True):
-    secret_key_env: Annotated[str, Variable("the secret key of Stripe", "STRIPE_SECRET_KEY")]
-    webhook_secret_env: Annotated[str, Variable("the secret of the webhook", "STRIPE_WEBHOOK_SECRET")]
-    api_url: Annotated[str, ADDRESS, "only for tests"] = "https://api.stripe.com"
-    invoices: Annotated[bool, "true: Stripe writes an invoice for each payment"] = False
-    tax: Annotated[Literal["none", "automatic"], '"automatic": Stripe finds the tax that a payment includes'] = "none"
-    secret_key: Secret | None = None
-    webhook_secret: Secret | None = None
-
-
-class PaymentSettings(ConfigTable, frozen=True):
-    stripe: Annotated[StripeSettings | None, "without it, credit comes from operators and vouchers"] = None
 
 
 class Sections(ConfigTable, frozen=True, kw_only=True):
@@ -318,7 +306,6 @@ class Sections(ConfigTable, frozen=True, kw_only=True):
     models: Annotated[ModelSettings, "further names of the classes"] = ModelSettings()
     providers: Annotated[dict[str, ProviderSettings], "by a name of your choice"] = field(default_factory=dict)
     grounding: Annotated[GroundingSettings, "what requests without tools get beside their messages"] = (GroundingSettings())
-    payments: Annotated[PaymentSettings, "how credit is paid"] = PaymentSettings()
     retention: Annotated[RetentionLimits, "how long things are kept: docs/privacy.md"] = RetentionLimits()
 
 

@@ -19,10 +19,8 @@ from cadenza.store.tables.operators import (
     FIRST_TOKEN_MS,
     ClassUse,
     FoundRequest,
-    PaidDay,
     Totals,
     UseStep,
-    VoucherTotals,
 )
 from cadenza.store.tables.usage import report
 
@@ -43,14 +41,6 @@ class ServiceOverview(msgspec.Struct, frozen=True):
     today_start_ms: int
     today: list[ClassUse]
     hosts: list[tuple[str, int]]  # of a fleet, with the number of their processes
-
-
-class Takings(msgspec.Struct, frozen=True):
-    """Payments of the last 30 days, by day, and vouchers."""
-
-    start_ms: int
-    days: list[PaidDay]
-    vouchers: VoucherTotals
 
 
 class AccountsPage(msgspec.Struct, frozen=True):
@@ -103,12 +93,6 @@ class UseHistory:
         last_ms = starts[-1] - FINAL_AFTER_MS
         self._final[step_ms] = {one.start_ms: one for one in steps if one.start_ms + step_ms <= last_ms}
         return steps
-
-
-async def get_money(store: Store, now_ms: int) -> Takings:
-    start_ms = (now_ms // DAY_MS - USAGE_DAYS + 1) * DAY_MS
-    days = await operators.paid_by_day(store, start_ms)
-    return Takings(start_ms, days, await operators.voucher_totals(store, start_ms, now_ms))
 
 
 async def find_requests(store: Store, text: str, now_ms: int) -> list[FoundRequest]:

@@ -1,8 +1,7 @@
-"""API keys, access tokens, voucher codes and random ids: how they are made and checked. Only digests are stored.
+"""API keys, access tokens and random ids: how they are made and checked. Only digests are stored.
 
 A key is `sk-cdz-`, 43 base62 characters (256 random bits) and 6 of CRC-32, which identifies mistyped and leaked keys
-without a look-up. An access token is the same after `cdz_`. A voucher is
-CDZ-XXXX-XXXX-XXXX-XXXX-XXXX: its first group may be shown, the rest is 80 random bits.
+without a look-up. An access token is the same after `cdz_`.
 """
 
 import hashlib
@@ -21,12 +20,6 @@ KEY_SHAPE, TOKEN_SHAPE = (
     re.compile(rb"%b[0-9A-Za-z]{%d}" % (prefix.encode(), SECRET_CHARS + CHECK_CHARS))
     for prefix in (KEY_PREFIX, TOKEN_PREFIX)
 )
-
-VOUCHER_ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # no I, L, O and U
-MISREAD = str.maketrans("OIL", "011")
-MARK = "CDZ"
-GROUPS = 5
-GROUP_CHARS = 4
 
 ID_CHARS = 24
 ID_ALPHABET = f"{KEY_ALPHABET}-_".encode() * 4  # for each of the 256 bytes one of 64 characters
@@ -68,30 +61,6 @@ def _base62(number: int, length: int) -> str:
         number, digit = divmod(number, 62)
         digits.append(KEY_ALPHABET[digit])
     return "".join(reversed(digits))
-
-
-def make_code() -> str:
-    groups = ("".join(secrets.choice(VOUCHER_ALPHABET) for _ in range(GROUP_CHARS)) for _ in range(GROUPS))
-    return "-".join((MARK, *groups))
-
-
-def normal_code(typed: str) -> str | None:
-    """The code in its normal form, with other case, dashes and spaces corrected; None if it cannot be one."""
-    letters = "".join(char for char in typed.upper() if char.isalnum())
-    letters = letters.removeprefix(MARK).translate(MISREAD)
-    if len(letters) != GROUPS * GROUP_CHARS or not set(letters) <= set(VOUCHER_ALPHABET):
-        return None
-    groups = (letters[start : start + GROUP_CHARS] for start in range(0, len(letters), GROUP_CHARS))
-    return "-".join((MARK, *groups))
-
-
-def digest_code(code: str) -> bytes:
-    return hashlib.sha256(code.encode()).digest()
-
-
-def code_prefix(code: str) -> str:
-    """The part that may be shown."""
-    return code[: len(MARK) + 1 + GROUP_CHARS]
 
 
 def random_id() -> str:

@@ -7,6 +7,7 @@ import msgspec
 from cadenza.core.records import CONTEXT_TOKENS_MAX, OUTPUT_TOKENS_MAX, Usage
 
 NANO_PER_DOLLAR = 1_000_000_000
+NANO_PER_CENT = NANO_PER_DOLLAR // 100
 DECIMALS = 9
 TOKENS_PER_PRICE = 1_000_000
 AMOUNT_NANO_MAX = 1_000_000_000 * NANO_PER_DOLLAR  # a billion dollars; more is a typing error

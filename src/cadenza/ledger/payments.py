@@ -22,7 +22,7 @@ SHOWN = 20
 class Payment(msgspec.Struct, frozen=True):
     """A payment. `checkout` and `reference` are the provider's ids of the checkout and of the payment itself.
 
-    That of a bank transfer (control/money/transfers.py) has our id and the transfer's reference in their place.
+    That of a bank transfer has our id and the transfer's reference in their place.
 
     `refunded_nano` is what the provider refunded, `lost_nano` what lost disputes were about, and `disputed_nano` what
     open disputes are about.
@@ -32,14 +32,14 @@ class Payment(msgspec.Struct, frozen=True):
     account_id: str
     provider: str
     checkout: str
-    reference: str | None
     amount_nano: int
-    refunded_nano: int
-    lost_nano: int
-    disputed_nano: int
-    state: PaymentState
     created_at: int
     changed_at: int
+    reference: str | None = None
+    refunded_nano: int = 0
+    lost_nano: int = 0
+    disputed_nano: int = 0
+    state: PaymentState = "open"
 
     @property
     def returned_nano(self) -> int:
@@ -87,6 +87,16 @@ class CreditedPayment(msgspec.Struct, frozen=True):
     amount_nano: int
     refunded_nano: int
     state: PaymentState
+
+
+class ProviderPayment(msgspec.Struct, frozen=True):
+    """A payment as the provider lists it. Amounts are None if they are not in dollars."""
+
+    id: str
+    payment_id: str  # ours; empty for a payment of another program
+    amount_nano: int | None
+    refunded_nano: int | None
+    created_at: int
 
 
 class PaymentEntry(msgspec.Struct, frozen=True):

@@ -124,12 +124,6 @@ def credit_short(facts: Facts) -> Iterator[Found]:
         yield Found(f"${short / SHORT_NANO:,.2f} in the last hour.")
 
 
-def webhook(facts: Facts) -> Iterator[Found]:
-    events = facts.count_of_hour("cadenza_payment_events_total")
-    if events["bad_signature"] and not events["done"]:
-        yield Found(f"{events['bad_signature']:,} events of the last hour had a wrong signature.")
-
-
 def search(facts: Facts) -> Iterator[Found]:
     if (failed := facts.count("cadenza_grounding_failures_total", "search")) >= FEW:
         yield Found(f"{failed:,} in the last 5 minutes.")

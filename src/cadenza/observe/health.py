@@ -109,13 +109,6 @@ OF_THE_CORE = (
         findings.disk_full,
     ),
     Rule(
-        "webhook_fails",
-        "page",
-        "The payments webhook fails.",
-        "Check webhook_secret_env in [payments.stripe] against the provider's page of the webhook.",
-        findings.webhook,
-    ),
-    Rule(
         "store_slow",
         "ticket",
         "The store is slow.",

@@ -22,7 +22,7 @@ Module = Literal[
     "kind",  # of provider, as `KIND`: what is usual for it
     "settings",  # the tables of the config that it owns
     "run",  # beside the service, from its start to its end
-    "open",  # what stands behind an address
+    "open",  # what stands behind an address, or at a provider
     "commands",  # of the command line; "ledger close" is its function `ledger_close`
     "pages",  # what it adds to the site, which alone loads it
     "checks",  # what `cadenza doctor` looks at
@@ -116,6 +116,17 @@ PARTS = (
         packages=("aiosmtplib",),
         owns=("[mail]",),
         has=frozenset({"settings", "run", "problems"}),
+    ),
+    Part(
+        name="payments",
+        owns=("[payments]",),
+        commands={
+            "voucher": "Vouchers: codes that give credit once.",
+            "account credit": "Add credit to an account: an amount of dollars, like 5.00.",
+            "refund": "Refund a request, or record that a bank transfer was sent back: all of it or a part.",
+        },
+        heading="Money",
+        has=frozenset({"settings", "run", "open", "commands", "pages", "problems"}),
     ),
     Part(
         name="retention",

@@ -16,11 +16,14 @@ from cadenza.config.load import CONFIG_NAME
 from cadenza.control.account.accounts import get_owner
 from cadenza.control.store.prepare import prepare_store, require_store
 from cadenza.core.records import CLASSES, DEFAULT_CLASS, Owner
+from cadenza.core.spans import Span
+from cadenza.ledger.payments import ProviderPayment
 from cadenza.store.address import open_store
 from cadenza.store.store import Store
 from cadenza.terminal.console import CONFIG, say
 
 T = TypeVar("T")
+ListPayments = Callable[[Settings, Span], Awaitable[list[ProviderPayment]]]  # of the provider of a part
 
 
 def load_config(config: str | None) -> Settings:

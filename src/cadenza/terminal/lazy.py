@@ -57,6 +57,11 @@ class LazyGroup(CommandGroup):
         for name, sentence in sentences.items():
             self.add_command(click.Command(name, short_help=sentence))
 
+    def add_command(self, cmd: click.Command, name: str | None = None) -> None:
+        """One that a part replaces is left out."""
+        if (name or cmd.name) not in self.commands:
+            super().add_command(cmd, name)
+
     def load(self, name: str) -> click.Command:
         """The command itself."""
         if name not in self._places:
@@ -69,6 +74,10 @@ class LazyGroup(CommandGroup):
         try:
             return super().invoke(ctx)
         except click.UsageError as error:
+            if isinstance(error, click.NoSuchOption) and error.ctx:
+                words = error.ctx.command_path.partition(" ")[2]
+                if part := parts.find(words):  # which replaces this command, and adds options to it
+                    part.require()
             for name, advice in GONE.items():
                 if name in error.message and advice not in error.message:  # an inner group has not said it
                     raise click.UsageError(f"{error.message} {advice}", error.ctx) from None
@@ -77,7 +86,7 @@ class LazyGroup(CommandGroup):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and (part := parts.find(f"{self._words} {args[0]}".strip())):
+        if args and args[0] not in self.commands and (part := parts.find(f"{self._words} {args[0]}".strip())):
             part.require()
         name, command, rest = super().resolve_command(ctx, args)
         return name, self.load(name) if name and command else command, rest

@@ -18,6 +18,7 @@ from tests.store.rows import DOLLAR_NANO, NOW_MS, run_sql
 
 EMAIL = "acct_a@example.org"
 OWNER = Owner("acct_a", EMAIL)
+OWNER = Owner("acct_a", EMAIL)
 
 
 class Mailbox:

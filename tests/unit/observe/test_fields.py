@@ -24,7 +24,7 @@ EXPANDED = {
 }
 NAMED_EVENTS = {
     "parts/grounding/search/engines/guard.py",
-    "parts/site/money/payments.py",
+    "parts/payments/pages/cards.py",
 }  # a function logs what its callers name
 
 

@@ -55,7 +55,6 @@ CASES = {
     "replies_lost": (Facts(hour=counted("ledger_lost_total", **{"": 3})), "In the last hour: 3."),
     "ledger_refused": (Facts(hour=counted("ledger_refused_total", **{"": 1})), "In the last hour: 1."),
     "disk_full": (Facts(disk_free_bytes=DISK_BYTES_MIN - 1), "511 MiB are free."),
-    "webhook_fails": (Facts(hour=counted("payment_events_total", bad_signature=3)), "3 events"),
     "store_slow": (Facts(write_s=0.7), "A write took 0.7 seconds."),
     "slow_replies": (
         Facts(recent=late("first_byte"), routes=[RouteFact("acme", "large", in_flight=2, limit=9)]),
@@ -75,7 +74,6 @@ WELL = {
     "few failures": Facts(recent=counted("requests_total", **{"200": 9, "502": 4})),
     "most in time": Facts(recent={name: Counter({ALL: 10_000, LATE: 6}) for name in LATE_S}),
     "an engine that recovered": Facts(recent=counted("grounding_failures_total", search=2)),
-    "a webhook that works": Facts(hour=counted("payment_events_total", bad_signature=3, done=1)),
     "room on the disk": Facts(disk_free_bytes=DISK_BYTES_MIN),
     "clients over their rate": Facts(recent=counted("refused_total", rate=1000)),
     "a route that is tested": Facts(routes=[RouteFact("acme", "large", "half open", "dns")]),

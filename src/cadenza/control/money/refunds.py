@@ -31,6 +31,13 @@ class Refund(msgspec.Struct, frozen=True):
     amount_nano: int
     cost_nano: int
 
+    @property
+    def sentence(self) -> str:
+        return (
+            f"Refunded {format_dollars(self.amount_nano)} of the {format_dollars(self.cost_nano)} dollars that "
+            f"{self.completion_id} cost, to {self.email}."
+        )
+
 
 async def refund_request(
     store: Store, completion_id: str, part_nano: int | None, reason: str, by: Operator, now_ms: int

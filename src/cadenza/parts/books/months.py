@@ -18,8 +18,7 @@ from cadenza.core.records import Operator
 from cadenza.core.spans import DAY_MS, Span, month_span
 from cadenza.ledger import check, months, payments
 from cadenza.ledger.months import ClosedMonth, MonthSums, OriginSum
-from cadenza.ledger.payments import PaymentDay, PaymentEntry, PaymentIds
-from cadenza.parts.payments.payments import ProviderPayment
+from cadenza.ledger.payments import PaymentDay, PaymentEntry, PaymentIds, ProviderPayment
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables import accounts, audit_events
 from cadenza.store.tables.audit_events import AuditEvent

@@ -1,6 +1,4 @@
-"""Payments: the interface of a payment provider for cards, how a payment is begun, and what the provider's events do.
-
-A payment is stored before its owner gets the address to pay at, so every payment that is made is known.
+"""What the events of the payment provider do to payments and to credit.
 
     event           payment before   after                     credit
     Paid            open, expired    paid                      the amount is granted, less what was refunded before
@@ -24,216 +22,35 @@ entry) and is closed once. Credit that is held or spent already is taken later, 
 too. Winning a dispute cancels its own debt first. Any other event changes nothing.
 """
 
-import secrets
-from typing import Literal, Protocol
+from typing import Literal
 
 import msgspec
 
-from cadenza.core.errors import ControlError
 from cadenza.core.money import format_dollars
-from cadenza.core.records import Operator, Owner
+from cadenza.core.records import Operator
 from cadenza.fleet.changes import make_change
 from cadenza.ledger import credit, payments
 from cadenza.ledger.origins import CreditMove, Origin
 from cadenza.ledger.payments import NotedEvent, Payment, PaymentIds, PaymentState
+from cadenza.parts.payments.events import (
+    RETURN_NOTE,
+    DisputeClosed,
+    Disputed,
+    Expired,
+    Fact,
+    KeptFact,
+    Paid,
+    PaymentEvent,
+    Refunded,
+    RefundFailed,
+)
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables import audit_events
 from cadenza.store.tables.audit_events import AuditEvent
 
 DISPUTE_NOTE = "disputed card payment"
-RETURN_NOTE = "refund of a card payment"
 FAILED_NOTE = "a refund of a card payment failed"
-PAID_NOTE = "card payment"
-NANO_PER_CENT = 10_000_000
-LEAST_NANO = 1 * 10**9
-MOST_NANO = 1000 * 10**9
-OPEN_MAX = 10  # payments of one account that were begun and not ended
-CHECKOUT_S = 60 * 60  # how long a checkout can be paid
-STATES = {
-    "open": "not paid yet",
-    "paid": "paid",
-    "returned": "refunded",
-    "disputed": "disputed",
-    "expired": "not paid",
-}
 Result = Literal["done", "repeated", "waiting", "unknown payment", "out of order", "wrong amount"]
-
-
-class Checkout(msgspec.Struct, frozen=True):
-    """A checkout at the provider: its id, and the address where it is paid."""
-
-    id: str
-    url: str
-
-
-class CheckoutOrder(msgspec.Struct, frozen=True):
-    """What is to be paid, and the pages to return to."""
-
-    payment_id: str
-    email: str
-    amount_nano: int
-    expires_at: int
-    success_url: str
-    cancel_url: str
-
-
-class Paid(msgspec.Struct, frozen=True):
-    """The payment was made. The amount is None if it is not in dollars. The note is that of the entry."""
-
-    amount_nano: int | None
-    note: str = PAID_NOTE
-
-
-class Expired(msgspec.Struct, frozen=True):
-    """The checkout expired without a payment."""
-
-
-class Refunded(msgspec.Struct, frozen=True, tag=True):
-    """The payment was refunded, in part or in full: the total so far. The note is that of the entry."""
-
-    total_nano: int | None
-    note: str = RETURN_NOTE
-
-
-class RefundFailed(msgspec.Struct, frozen=True, tag=True):
-    """A refund did not reach the payer: the provider has given the amount back to us."""
-
-    refund: str
-    amount_nano: int | None
-
-
-class Disputed(msgspec.Struct, frozen=True, tag=True):
-    """The owner of the card disputes the payment, and the provider has withdrawn this amount."""
-
-    dispute: str
-    amount_nano: int | None
-
-
-class DisputeClosed(msgspec.Struct, frozen=True, tag=True):
-    """A dispute has ended."""
-
-    dispute: str
-    amount_nano: int | None
-    result: Literal["won", "lost"]
-
-
-KeptFact = Refunded | RefundFailed | Disputed | DisputeClosed
-Fact = Paid | Expired | KeptFact
-
-
-class PaymentEvent(msgspec.Struct, frozen=True):
-    """Something that happened to a payment, as its provider reports it. `kind` is the provider's name for it.
-
-    It happened at `happened_at` by the provider's clock.
-    """
-
-    id: str
-    kind: str
-    subject: PaymentIds
-    fact: Fact
-    happened_at: int = 0
-
-
-class ProviderPayment(msgspec.Struct, frozen=True):
-    """A payment as the provider lists it. Amounts are None if they are not in dollars."""
-
-    id: str
-    payment_id: str  # ours; empty for a payment of another program
-    amount_nano: int | None
-    refunded_nano: int | None
-    created_at: int
-
-
-class ProviderFailed(Exception):
-    """The payment provider did not do what was asked. The message is for the log."""
-
-
-class BadSignature(Exception):
-    """An event that the provider did not sign, or signed too long ago."""
-
-
-class PaymentProvider(Protocol):
-    """Takes payments."""
-
-    @property
-    def name(self) -> str: ...
-
-    async def create_checkout(self, order: CheckoutOrder) -> Checkout: ...
-
-    async def find_invoice_url(self, checkout: str) -> str | None:
-        """The page of the provider with the invoice of a checkout; None if it has none."""
-
-    def read_event(self, body: bytes, signature: str, now_s: int) -> PaymentEvent | None:
-        """The event in the body of a webhook; None for one that is not about a payment. BadSignature if forged."""
-
-
-class NewPayment(msgspec.Struct, frozen=True):
-    """A payment that was begun, and the address where it is paid."""
-
-    payment: Payment
-    url: str
-
-
-class Payer(msgspec.Struct, frozen=True):
-    """The owner of the account that pays, its address, and that of the site."""
-
-    owner: Owner
-    email: str
-    base_url: str
-
-
-async def start_payment(
-    store: Store, provider: PaymentProvider, payer: Payer, amount_nano: int, now_ms: int
-) -> NewPayment:
-    """Open a checkout at the provider. ProviderFailed if it does not answer as it should."""
-    if not LEAST_NANO <= amount_nano <= MOST_NANO or amount_nano % NANO_PER_CENT:
-        raise ControlError(
-            f"A payment is from {format_dollars(LEAST_NANO)} to {format_dollars(MOST_NANO)} dollars, in whole cents."
-        )
-    owner = payer.owner
-    if await payments.count_open(store, owner.account_id, now_ms - CHECKOUT_S * 1000) >= OPEN_MAX:
-        raise ControlError("You have begun many payments and finished none of them. Wait an hour, then try again.")
-    payment_id = "pay_" + secrets.token_urlsafe(18)
-    page = f"{payer.base_url}/credit"
-    expires_at = now_ms // 1000 + CHECKOUT_S
-    order = CheckoutOrder(
-        payment_id, payer.email, amount_nano, expires_at, f"{page}?note=paid", f"{page}?note=not-paid"
-    )
-    checkout = await provider.create_checkout(order)
-    payment = Payment(
-        payment_id, owner.account_id, provider.name, checkout.id, None, amount_nano, 0, 0, 0, "open", now_ms, now_ms
-    )
-
-    def begin(tx: Transaction) -> None:
-        payments.add(tx, payment)
-        detail = f"{format_dollars(amount_nano)} dollars"
-        audit_events.add(tx, AuditEvent(now_ms, owner, "payment.begin", owner.account_id, payment_id, detail))
-
-    await store.transact(begin)
-    return NewPayment(payment, checkout.url)
-
-
-async def list_payments(store: Store, owner: Owner) -> list[Payment]:
-    """The newest payments of an account, newest first."""
-    return await payments.list_newest(store, owner.account_id)
-
-
-async def find_invoice_url(store: Store, provider: PaymentProvider, owner: Owner, payment_id: str) -> str | None:
-    """The page with the invoice of a payment; None if the account has no such payment, or the payment no invoice."""
-    payment = await payments.find(store, provider.name, PaymentIds(payment_id))
-    if payment is None or payment.account_id != owner.account_id:
-        return None
-    return await provider.find_invoice_url(payment.checkout)
-
-
-def describe_payment(payment: Payment) -> str:
-    """The state of a payment, in plain words."""
-    words = [STATES[payment.state]]
-    if payment.state == "paid" and payment.refunded_nano:
-        words.append(f"{format_dollars(payment.refunded_nano)} refunded")
-    if payment.state == "paid" and payment.lost_nano:
-        words.append(f"{format_dollars(payment.lost_nano)} lost by a dispute")
-    return ", ".join(words)
 
 
 async def apply_event(store: Store, provider: str, event: PaymentEvent, now_ms: int) -> Result:

@@ -8,30 +8,26 @@ are read.
 import asyncio
 import hashlib
 import hmac
-from typing import Literal
 from urllib.parse import quote, urlencode
 
 import msgspec
 
+from cadenza.core.money import NANO_PER_CENT
 from cadenza.core.spans import Span
 from cadenza.http.client import HttpClient, Unreachable
 from cadenza.http.client_connection import Broken, read_body
-from cadenza.ledger.payments import PaymentIds
-from cadenza.parts.payments.payments import (
-    BadSignature,
-    Checkout,
-    CheckoutOrder,
+from cadenza.ledger.payments import PaymentIds, ProviderPayment
+from cadenza.parts.payments.events import (
     DisputeClosed,
     Disputed,
     Expired,
     Fact,
     Paid,
     PaymentEvent,
-    ProviderFailed,
-    ProviderPayment,
     Refunded,
     RefundFailed,
 )
+from cadenza.parts.payments.settings import StripeSettings
 
 API_VERSION = "2025-09-30.clover"  # what replies to our requests look like; that of events is set with their endpoint
 TOLERANCE_S = 5 * 60
@@ -40,24 +36,36 @@ CONNECT_S = 10.0
 REPLY_S = 30.0
 REPLY_BYTES_MAX = 4 * 1024 * 1024  # of a page of charges
 PAGE = 100
-NANO_PER_CENT = 10_000_000
 SESSIONS = "/v1/checkout/sessions"
 CHARGES = "/v1/charges"
 PRODUCT = "Credit"
 ITEM = "line_items[0]"
 
 
-class StripeAccess(msgspec.Struct, frozen=True):
-    """The address of Stripe, the secrets of our account there, and what a checkout asks Stripe to do."""
+class Checkout(msgspec.Struct, frozen=True):
+    """A checkout at the provider: its id, and the address where it is paid."""
 
-    api_url: str
-    secret_key: str
-    webhook_secret: str
-    invoices: bool = False
-    tax: Literal["none", "automatic"] = "none"
+    id: str
+    url: str
 
-    def __repr__(self) -> str:
-        return f"StripeAccess({self.api_url!r})"
+
+class CheckoutOrder(msgspec.Struct, frozen=True):
+    """What is to be paid, and the pages to return to."""
+
+    payment_id: str
+    email: str
+    amount_nano: int
+    expires_at: int
+    success_url: str
+    cancel_url: str
+
+
+class ProviderFailed(Exception):
+    """The payment provider did not do what was asked. The message is for the log."""
+
+
+class BadSignature(Exception):
+    """An event that the provider did not sign, or signed too long ago."""
 
 
 class _Session(msgspec.Struct, frozen=True):
@@ -141,7 +149,9 @@ class Stripe:
 
     name = "stripe"
 
-    def __init__(self, settings: StripeAccess) -> None:
+    def __init__(self, settings: StripeSettings) -> None:
+        assert settings.secret_key, "a start needs all secrets"
+        assert settings.webhook_secret
         headers = {
             "authorization": f"Bearer {settings.secret_key}",
             "content-type": "application/x-www-form-urlencoded",
@@ -150,6 +160,10 @@ class Stripe:
         self._client = HttpClient(settings.api_url, headers)
         self._secret = settings.webhook_secret.encode()
         self._options = _options(settings)
+
+    @property
+    def writes_invoices(self) -> bool:
+        return "invoice_creation[enabled]" in self._options
 
     async def create_checkout(self, order: CheckoutOrder) -> Checkout:
         try:
@@ -289,7 +303,7 @@ def _dollars(cents: int, currency: str) -> int | None:
     return cents * NANO_PER_CENT if currency == "usd" else None
 
 
-def _options(settings: StripeAccess) -> dict[str, str]:
+def _options(settings: StripeSettings) -> dict[str, str]:
     """What a checkout asks Stripe to do about invoices and taxes. The amount includes the tax."""
     options = dict[str, str]()
     if settings.invoices:

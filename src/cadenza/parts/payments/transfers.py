@@ -15,12 +15,13 @@ from cadenza.control.money.credit import check_limit, check_note, check_reason
 from cadenza.control.money.idempotency import FOR_ALL, digest_of, former_digest, make_command
 from cadenza.core.errors import ControlError
 from cadenza.core.formats import rfc3339
-from cadenza.core.money import format_dollars
+from cadenza.core.money import NANO_PER_CENT, format_dollars
 from cadenza.core.records import Operator
 from cadenza.fleet.changes import make_change
 from cadenza.ledger import credit, payments
 from cadenza.ledger.payments import Payment, PaymentIds
-from cadenza.parts.payments.payments import NANO_PER_CENT, Paid, PaymentEvent, Refunded, apply_to
+from cadenza.parts.payments.events import Paid, PaymentEvent, Refunded
+from cadenza.parts.payments.payments import apply_to
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables.accounts import Account
 
@@ -69,7 +70,14 @@ async def record_transfer(store: Store, email: str, transfer: Transfer, by: Oper
     account_id, payment_id = (await get_account(store, email)).id, "pay_" + secrets.token_urlsafe(18)
     command = make_command(Operator(PROVIDER), "payment.transfer", (), reference, payment_id)  # one for all who record
     payment = Payment(
-        payment_id, account_id, PROVIDER, payment_id, reference, amount_nano, 0, 0, 0, "open", now_ms, now_ms
+        id=payment_id,
+        account_id=account_id,
+        provider=PROVIDER,
+        checkout=payment_id,
+        reference=reference,
+        amount_nano=amount_nano,
+        created_at=now_ms,
+        changed_at=now_ms,
     )
 
     def record(tx: Transaction) -> Account:

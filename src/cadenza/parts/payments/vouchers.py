@@ -10,7 +10,6 @@ import msgspec
 
 from cadenza.control.money.credit import check_credit_days, check_note, expiry_of
 from cadenza.control.money.idempotency import make_command
-from cadenza.core.codes import code_prefix, digest_code, make_code, normal_code
 from cadenza.core.errors import ControlError
 from cadenza.core.money import format_dollars
 from cadenza.core.records import Operator, Owner
@@ -20,6 +19,7 @@ from cadenza.ledger import credit
 from cadenza.ledger.credit import BALANCE_NANO_LIMIT
 from cadenza.ledger.origins import CreditMove
 from cadenza.parts.payments import voucher_rows as vouchers
+from cadenza.parts.payments.voucher_codes import code_prefix, digest_code, make_code, normal_code
 from cadenza.parts.payments.voucher_rows import Voucher
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables import audit_events
@@ -91,14 +91,6 @@ async def create_vouchers(store: Store, order: VoucherOrder, by: Operator, now_m
 
     await command.run(lambda: store.transact(create))
     return list(zip(codes, made, strict=True))
-
-
-async def list_vouchers(store: Store) -> list[tuple[Voucher, str | None]]:
-    return await vouchers.list_all(store)
-
-
-async def list_newest(store: Store, count: int) -> list[tuple[Voucher, str | None]]:
-    return await vouchers.list_newest(store, count)
 
 
 async def redeem_voucher(store: Store, owner: Owner, typed: str, now_ms: int) -> Redeemed:

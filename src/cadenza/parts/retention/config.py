@@ -1,14 +1,15 @@
 """The config of an audited service: the user's own file, with everything outside of this machine replaced.
 
 Providers, the search engine and the trace collector become the audit's upstream, with the dialects of the real ones.
-Store and shared state are the audit's own. Secrets are replaced by canaries: no real one is used. E-mail and payments
-are left out. Rates are raised, and there are few slots, so that a request can be refused for want of one.
+Store and shared state are the audit's own. Secrets are replaced by canaries: no real one is used. The tables of
+other parts are left out. Rates are raised, and there are few slots, so that a request can be refused for want of one.
 """
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from cadenza import parts
 from cadenza.config import Settings
 from cadenza.config.kinds import kind_of
 from cadenza.core.records import CLASSES
@@ -20,7 +21,8 @@ PROVIDER = "built-in"  # for classes whose routes are in the store, and for a mo
 MODEL = "audit-model"
 CONCURRENCY = 4
 LIMITS = {"requests_per_second": 10_000.0, "burst": 10_000, "concurrency": CONCURRENCY}
-LEFT_OUT = ("mail", "payments")
+REPLACED = ("observe",)  # of the tables of parts
+LEFT_OUT = tuple(name for name in parts.TABLES if name not in REPLACED)
 PLATFORM = ("opening_credit", "opening_credits_per_hour")  # not its address: the audit has no TLS
 FILE_KEYS = ("file", "suite")
 SECRET_KEY_ENV = "CADENZA_SECRET_KEY"  # noqa: S105 the name of a variable

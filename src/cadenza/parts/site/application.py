@@ -28,7 +28,6 @@ from cadenza.core.public import to_public
 from cadenza.core.query import read_query
 from cadenza.core.rates import Rate
 from cadenza.fleet.limits import network_limits, release, take_all
-from cadenza.parts.payments.stripe import Stripe, StripeAccess
 from cadenza.parts.site.account.archive_turns import ArchiveTurns
 from cadenza.parts.site.account.proof import check_proof, to_confirm_page
 from cadenza.parts.site.chat.markdown.process import MarkdownRenderer
@@ -51,7 +50,7 @@ from cadenza.parts.site.mailer import Mailer
 from cadenza.parts.site.operator.ledger_check import LedgerCheck
 from cadenza.parts.site.render import Assets, Renderer
 from cadenza.parts.site.routes import JSON, Access, ApiEndpoint, Page
-from cadenza.parts.site.settings import PlatformSettings
+from cadenza.parts.site.settings import SITE_KEY_VARIABLE, PlatformSettings
 from cadenza.parts.site.sign_in.devices import Signer
 from cadenza.parts.site.sign_in.passkeys import Passkeys
 from cadenza.parts.site.sign_in.passwords import PasswordWork
@@ -95,24 +94,18 @@ Serve = Callable[[Request], Awaitable[Response]]
 
 
 def build_site(service: Service, markdown: MarkdownRenderer) -> Starlette:
-    assets, store, rates, settings = (
-        Assets(),
-        service.store,
-        service.shared.rates,
-        PlatformSettings.given_in(service.settings),
-    )
-    stripe = msgspec.convert(service.settings.payments.stripe, StripeAccess | None, from_attributes=True)
+    assets, store, rates = Assets(), service.store, service.shared.rates
+    settings = PlatformSettings.given_in(service.settings)
     document, renderer, signer = build_document(SITE.routes), Renderer(assets, SITE.tabs), Signer(store)
     sealer = Sealer(store, settings.secret_key)
     if not sealer.has_key:
         service.log.warning(
-            "the secrets of authenticator apps are stored unencrypted: put a key into CADENZA_SECRET_KEY"
+            "the secrets of authenticator apps are stored unencrypted", advice=f"Put a key into {SITE_KEY_VARIABLE}."
         )
     context = WebContext(
         service=service,
         settings=settings,
         markdown=markdown,
-        made=tuple(make(service) for make in SITE.make),
         panels=SITE.panels,
         notes=SITE.notes,
         assets=assets,
@@ -124,7 +117,6 @@ def build_site(service: Service, markdown: MarkdownRenderer) -> Starlette:
         sign_ins=SignIns(store, rates, PasswordWork(), signer, sealer),
         passkeys=Passkeys(store, signer),
         mailer=Mailer(store, rates, service.post) if service.post else None,
-        payments=Stripe(stripe) if stripe else None,
         log_eraser=LogEraser(store),
         erasures=Erasures(store),
         archive_turns=ArchiveTurns(),

@@ -24,7 +24,6 @@ from cadenza.core.formats import rfc3339
 from cadenza.core.money import DECIMALS, NANO_PER_DOLLAR, TOKENS_PER_PRICE, format_dollars, parse_dollars
 from cadenza.core.prices import PriceSchedule, describe_price
 from cadenza.parts import having
-from cadenza.parts.payments.payments import describe_payment
 from cadenza.parts.site.charts import compact, count
 
 MEDIA_TYPES = {
@@ -47,9 +46,6 @@ NOTES = {
     "key-saved": "Saved. It takes effect with the next request.",
     "key-revoked": "The key is revoked. Requests with it get 401 from now on.",
     "token-revoked": "The access token is revoked. Requests with it get 401 from now on.",
-    "redeemed": "The credit of the voucher is on your account.",
-    "paid": "Thank you. The credit arrives when the payment is confirmed, usually within a minute.",
-    "not-paid": "The payment was not made, and nothing was charged.",
     "account-suspended": "The account is suspended. Its keys and sessions are refused from now on.",
     "account-resumed": "The account is resumed.",
     "credit-added": "The credit is added.",
@@ -58,7 +54,6 @@ NOTES = {
     "class-rolled-back": "Rolled back. It takes effect with the next request.",
     "route-rests": "The route gets no further requests until its rest ends.",
     "route-resumed": "The route gets requests again.",
-    "voucher-revoked": "The voucher has expired. Its code gives no credit any more.",
     "close-started": "The close of the month has begun. Its result appears here.",
     "check-started": "The ledger check has begun. Its result appears below.",
     "check-runs": "A ledger check, or the close of a month, is running already.",
@@ -239,5 +234,4 @@ FILTERS = {
     "utc_date": utc_date,
     "entry_words": describe_entry,
     "entry_explained": explain_entry,
-    "payment_words": describe_payment,
 }

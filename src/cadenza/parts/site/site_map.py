@@ -21,7 +21,7 @@ from cadenza.parts.site.account import (
 from cadenza.parts.site.chat import page as chat
 from cadenza.parts.site.docs import pages as docs
 from cadenza.parts.site.joining import Pages, join
-from cadenza.parts.site.money import activity, credit, payments, statement, usage
+from cadenza.parts.site.money import activity, credit, statement, usage
 from cadenza.parts.site.operator import (
     accounts,
     audit_log,
@@ -33,15 +33,14 @@ from cadenza.parts.site.operator import (
     overview,
     requests,
     search,
-    vouchers,
 )
 from cadenza.parts.site.operator import keys as operator_keys
 from cadenza.parts.site.render import NOTES, Tab
 
 SIGN_IN = (sign_in, proof, sign_up, links, passkeys, second_factor)
 ACCOUNT = (*SIGN_IN, keys, preferences, security, archive, tokens)
-MONEY = (usage, activity, credit, payments, statement)
-OPERATOR_MONEY = (vouchers, margins, ledger, months)
+MONEY = (usage, activity, credit, statement)
+OPERATOR_MONEY = (margins, ledger, months)
 OPERATOR = (overview, load, search, accounts, requests, operator_keys, classes, *OPERATOR_MONEY, audit_log)
 MODULES = (home, *ACCOUNT, chat, *MONEY, docs, *OPERATOR)
 OWN = Pages(
@@ -57,7 +56,6 @@ OWN = Pages(
         Tab("/operator/search", "Search"),
         Tab("/operator/accounts", "Accounts"),
         Tab("/operator/keys", "Keys"),
-        Tab("/operator/vouchers", "Vouchers"),
         Tab("/operator/classes", "Classes"),
         Tab("/operator/margins", "Margins"),
         Tab("/operator/ledger", "Ledger"),

@@ -21,7 +21,6 @@ from cadenza.core.mistakes import describe_mistake
 from cadenza.core.rates import Rate
 from cadenza.core.records import Operator, Owner
 from cadenza.pace import Pace
-from cadenza.parts.payments.payments import PaymentProvider
 from cadenza.parts.site.account.archive_turns import ArchiveTurns
 from cadenza.parts.site.chat.markdown.process import MarkdownRenderer
 from cadenza.parts.site.cookies import (
@@ -74,7 +73,6 @@ class WebContext(msgspec.Struct, frozen=True, kw_only=True):
     service: Service
     settings: PlatformSettings
     markdown: MarkdownRenderer
-    made: tuple[object, ...]  # for the pages of parts
     panels: tuple[Panel, ...]
     notes: Mapping[str, str]
     assets: Assets
@@ -86,15 +84,15 @@ class WebContext(msgspec.Struct, frozen=True, kw_only=True):
     sign_ins: SignIns
     passkeys: Passkeys
     mailer: Mailer | None
-    payments: PaymentProvider | None  # None: no payment by card
     log_eraser: LogEraser
     erasures: Erasures
     archive_turns: ArchiveTurns
     export_pace: Pace = msgspec.field(default_factory=Pace)  # of all files and archives that are downloaded
 
-    def of(self, kind: type[Made]) -> Made:
-        """What a part has made for its pages, by its type."""
-        return next(one for one in self.made if isinstance(one, kind))
+    def of(self, kind: type[Made]) -> Made | None:
+        """What a part has made in its `run`, for its pages."""
+        made = self.service.made.get(kind)
+        return made if isinstance(made, kind) else None
 
     def send_notice(self, to: str, notice: EmailText, detail: str = "") -> None:
         """Notify the owner of an account of a change by e-mail, if e-mail is configured."""

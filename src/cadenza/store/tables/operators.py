@@ -5,11 +5,10 @@ from itertools import groupby
 from operator import itemgetter
 
 import msgspec
-from sqlalchemy import ColumnElement, and_, bindparam, case, func, literal_column, or_, select, text
+from sqlalchemy import ColumnElement, bindparam, case, func, literal_column, select, text
 
 from cadenza.core.public import Public
-from cadenza.core.spans import DAY_MS
-from cadenza.store.schema import accounts, payments, processes, reserves, sessions, usage, usage_days, vouchers
+from cadenza.store.schema import accounts, processes, reserves, sessions, usage, usage_days
 from cadenza.store.statements import Statement, total
 from cadenza.store.store import Row, Store
 from cadenza.store.tables.accounts import COLUMNS, Account, read_account
@@ -52,24 +51,6 @@ class UseStep(msgspec.Struct, frozen=True):
     completion_tokens: int
     cost_nano: int
     first_tokens: tuple[int, ...]
-
-
-class PaidDay(msgspec.Struct, frozen=True):
-    """What was paid on a day since the epoch, and what of it was returned since."""
-
-    day: int
-    payments: int
-    paid_nano: int
-    returned_nano: int
-
-
-class VoucherTotals(msgspec.Struct, frozen=True):
-    """Vouchers that can be redeemed, and those that were redeemed since a time."""
-
-    open_count: int
-    open_nano: int
-    redeemed_count: int
-    redeemed_nano: int
 
 
 class FoundRequest(msgspec.Struct, frozen=True):
@@ -145,27 +126,6 @@ USE_BY_STEP = Statement(
     .group_by(text("1"), text("2"))
     .order_by(text("1"), text("2"))
 )
-_IS_PAID = or_(*(payments.c.state == state for state in ("paid", "returned", "disputed")))
-PAID_BY_DAY = Statement(
-    select(
-        payments.c.created_at // DAY_MS, func.count(), total(payments.c.amount_nano), total(payments.c.returned_nano)
-    )
-    .where(payments.c.created_at >= bindparam("start"), _IS_PAID)
-    .group_by(text("1"))
-    .order_by(text("1"))
-)
-_IS_OPEN = and_(
-    vouchers.c.redeemed_at.is_(None), or_(vouchers.c.expires_at.is_(None), vouchers.c.expires_at > bindparam("now"))
-)
-_IS_REDEEMED = vouchers.c.redeemed_at >= bindparam("start")
-VOUCHERS = Statement(
-    select(
-        _count_if(_IS_OPEN),
-        total(case((_IS_OPEN, vouchers.c.amount_nano), else_=0)),
-        _count_if(_IS_REDEEMED),
-        total(case((_IS_REDEEMED, vouchers.c.amount_nano), else_=0)),
-    )
-)
 _FOUND = select(
     *(accounts.c.email if name == "email" else usage.c[name] for name in FoundRequest.__struct_fields__)
 ).join_from(usage, accounts)
@@ -226,15 +186,6 @@ def _use_step(at_ms: int, found: Sequence[Row]) -> UseStep:
     )
     first_tokens = tuple(by_place.get(place, 0) for place in range(len(FIRST_TOKEN_MS) + 1))
     return UseStep(at_ms, requests, failed, prompt_tokens, completion_tokens, cost_nano, first_tokens)
-
-
-async def paid_by_day(store: Store, start_ms: int) -> list[PaidDay]:
-    return [PaidDay(*map(int, row)) for row in await store.report(PAID_BY_DAY, {"start": start_ms})]
-
-
-async def voucher_totals(store: Store, start_ms: int, now_ms: int) -> VoucherTotals:
-    [row] = await store.report(VOUCHERS, {"start": start_ms, "now": now_ms})
-    return VoucherTotals(*map(int, row))
 
 
 async def find_requests(store: Store, text: str, first_id: str, start_ms: int, count: int) -> list[FoundRequest]:

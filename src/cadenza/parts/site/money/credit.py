@@ -1,7 +1,4 @@
-"""Credit: the balance, what is held, the pace of spending, vouchers, and the low-balance notice.
-
-Guesses of voucher codes are rate-limited by account and by network; a correct code does not count.
-"""
+"""Credit: the balance, what is held, the pace of spending, and the low-balance notice."""
 
 import msgspec
 from starlette.responses import Response
@@ -11,26 +8,13 @@ from cadenza.control.money.statement import pace, read_statement
 from cadenza.core.formats import rfc3339_or_none
 from cadenza.core.money import format_dollars, parse_dollars
 from cadenza.core.public import to_record
-from cadenza.core.rates import Rate
-from cadenza.fleet.limits import Limit, network_limits, release
-from cadenza.parts.payments.payments import LEAST_NANO, MOST_NANO, list_payments
-from cadenza.parts.payments.vouchers import WrongCode, redeem_voucher
 from cadenza.parts.site.errors import BadForm
 from cadenza.parts.site.routes import Routes, endpoint, form, get
-from cadenza.parts.site.sign_in import throttle
 from cadenza.parts.site.visit import Visit
 
-ACCOUNT_GUESSES = Rate(1 / 60, 10)
-NETWORK_GUESSES = Rate(1 / 20, 30)
 RECENT = 10
 AMOUNT_CHARS_MAX = 30
 SHOWN_CHARS_MAX = 64  # of what was typed
-
-
-class VoucherForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The code of a voucher."""
-
-    code: str
 
 
 class NoticeForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -71,29 +55,16 @@ class CreditView(msgspec.Struct, frozen=True):
     object: str = "credit"
 
 
-class RedeemedView(msgspec.Struct, frozen=True):
-    """What a voucher added, and the new balance."""
-
-    amount: str
-    balance: str
-    currency: str = "USD"
-    object: str = "voucher"
-
-
 async def credit_page(visit: Visit) -> Response:
     """After a mistake, the message and what was typed are shown in the form at fault."""
-    store, account, stripe = visit.store, visit.account, visit.service.settings.payments.stripe
-    return visit.page(
+    store, account = visit.store, visit.account
+    return await visit.page_with_panels(
+        "/credit",
         "credit.html",
         pace=await pace(store, account, visit.now_ms),
         statement=await read_statement(store, account.id, count=RECENT),
-        payments=await list_payments(store, visit.owner),
         expiring=await list_expiring(store, account),
-        takes_cards=visit.context.payments is not None,
-        has_invoices=bool(stripe and stripe.invoices),
-        least_nano=LEAST_NANO,
-        most_nano=MOST_NANO,
-        form=visit.path.rpartition("/")[2],  # voucher, notice or payment
+        form=visit.path.rpartition("/")[2],  # the last word of the address of a form
         typed={name: value[:SHOWN_CHARS_MAX] for name, value in visit.typed.items()},
     )
 
@@ -116,26 +87,6 @@ async def get_credit(visit: Visit) -> CreditView:
     )
 
 
-async def redeem(visit: Visit, given: VoucherForm) -> RedeemedView:
-    """Take a ticket for a guess first, and give it back unless the code was wrong."""
-    rates, account = visit.service.shared.rates, visit.account
-    limits = [
-        Limit(f"voucher:{account.id}", ACCOUNT_GUESSES),
-        *network_limits("voucher:network", visit.address, NETWORK_GUESSES),
-    ]
-    await throttle.take(rates, limits, "Too many codes that do not exist. Wait a few minutes, then try again.")
-    is_guess = False
-    try:
-        done = await redeem_voucher(visit.store, visit.owner, given.code, visit.now_ms)
-        return to_record(RedeemedView, done)
-    except WrongCode:
-        is_guess = True
-        raise
-    finally:
-        if not is_guess:
-            release(rates, limits)
-
-
 async def change_notice(visit: Visit, given: NoticeForm) -> None:
     await set_low_balance(visit.store, visit.owner, read_dollars(given.amount), visit.now_ms)
 
@@ -153,9 +104,7 @@ def read_dollars(text: str) -> int:
 
 ROUTES: Routes = (
     get("/credit", credit_page),
-    form("/credit/voucher", redeem, "/credit", "redeemed", on_error=credit_page),
     form("/credit/notice", change_notice, "/credit", "saved", on_error=credit_page),
     endpoint("GET", "/credit", "The balance, what is held, and how long it lasts", get_credit, "credit:read"),
-    endpoint("POST", "/vouchers/redeem", "Redeem a voucher", redeem, "credit:write"),
     endpoint("PUT", "/credit/notice", "Set the balance below which you are told", change_notice, "credit:write"),
 )

@@ -12,9 +12,8 @@ from cadenza.control.money.idempotency import make_reference
 from cadenza.control.operator import AccountDetails, AccountsPage, get_account_by_id, get_details, search_accounts
 from cadenza.core.money import format_dollars
 from cadenza.core.public import to_record
-from cadenza.parts.payments.transfers import Transfer, TransferRefund, find_transfer, record_transfer, refund_transfer
 from cadenza.parts.site import mailer as notices
-from cadenza.parts.site.errors import BadForm, Missing
+from cadenza.parts.site.errors import Missing
 from cadenza.parts.site.operator.fields import read_amount, read_days
 from cadenza.parts.site.operator.views import (
     AuditEventView,
@@ -30,6 +29,7 @@ from cadenza.parts.site.visit import Visit
 from cadenza.store.tables.accounts import Account
 
 SEARCH_CHARS_MAX = 254
+ONE = "/operator/accounts/{account_id}"
 
 
 class AccountSearch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -62,26 +62,6 @@ class CreditCorrection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reference: str = ""
 
 
-class PaidTransfer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A bank transfer that has arrived: dollars above zero, its reference, which is recorded once, and a note."""
-
-    amount: str
-    reference: str
-    note: str = ""
-
-
-class SentBack(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What was sent back of the bank transfer with the reference `transfer`, and the reason, which the owner sees.
-
-    An empty part is all that is left of it. The `reference` is what the bank calls the refund, and makes it idempotent.
-    """
-
-    transfer: str
-    reason: str
-    part: str = ""
-    reference: str = ""
-
-
 async def accounts_page(visit: Visit) -> Response:
     asked = visit.query(AccountSearch)
     found = await _search(visit, asked)
@@ -92,7 +72,9 @@ async def account_page(visit: Visit, link: str = "") -> Response:
     details = await _details(visit)
     is_own = details.account.id == visit.account.id
     references = [make_reference() for _ in range(2)]  # so that a form that is sent twice takes effect once
-    return visit.page("operator/account.html", found=details, is_own=is_own, link=link, references=references)
+    return await visit.page_with_panels(
+        ONE, "operator/account.html", found=details, is_own=is_own, link=link, references=references
+    )
 
 
 async def list_accounts(visit: Visit, asked: AccountSearch) -> OperatorAccounts:
@@ -112,27 +94,27 @@ async def get_account(visit: Visit) -> OperatorAccountDetails:
 
 
 async def suspend(visit: Visit) -> OperatorAccount:
-    account = await _account(visit)
+    account = await account_of(visit)
     changed = await suspend_account(visit.store, account.email, visit.operator, visit.now_ms)
     visit.context.send_notice(account.email, notices.SUSPENDED)
     return view_account(changed)
 
 
 async def resume(visit: Visit) -> OperatorAccount:
-    account = await _account(visit)
+    account = await account_of(visit)
     changed = await resume_account(visit.store, account.email, visit.operator, visit.now_ms)
     visit.context.send_notice(account.email, notices.RESUMED)
     return view_account(changed)
 
 
 async def set_role(visit: Visit, *, is_operator: bool) -> None:
-    account, by = await _account(visit), visit.operator
+    account, by = await account_of(visit), visit.operator
     await set_operator(visit.store, account.email, by, visit.now_ms, is_operator=is_operator)
     visit.context.send_notice(account.email, notices.ROLE_GIVEN if is_operator else notices.ROLE_TAKEN)
 
 
 async def grant(visit: Visit, given: Grant) -> OperatorAccount:
-    account, by, amount_nano = await _account(visit), visit.operator, read_amount(given.amount)
+    account, by, amount_nano = await account_of(visit), visit.operator, read_amount(given.amount)
     days = read_days(given.expires_days)
     done = await give_credit(
         visit.store, account.email, amount_nano, given.note, visit.now_ms, by, given.reference, days
@@ -142,36 +124,15 @@ async def grant(visit: Visit, given: Grant) -> OperatorAccount:
 
 
 async def correct(visit: Visit, given: CreditCorrection) -> OperatorAccount:
-    account, by, amount_nano = await _account(visit), visit.operator, read_amount(given.amount)
+    account, by, amount_nano = await account_of(visit), visit.operator, read_amount(given.amount)
     await correct_credit(visit.store, account.email, -amount_nano, given.reason, by, visit.now_ms, given.reference)
     visit.context.send_notice(account.email, notices.CREDIT_TAKEN, format_dollars(amount_nano))
-    return view_account(await _account(visit))
-
-
-async def record(visit: Visit, given: PaidTransfer) -> OperatorAccount:
-    account, transfer = await _account(visit), Transfer(read_amount(given.amount), given.reference, given.note)
-    paid = await record_transfer(visit.store, account.email, transfer, visit.operator, visit.now_ms)
-    visit.context.send_notice(account.email, notices.CREDIT_ADDED, format_dollars(transfer.amount_nano))
-    return view_account(paid)
-
-
-async def send_back(visit: Visit, given: SentBack) -> OperatorAccount:
-    account, transfer = await _account(visit), given.transfer.strip()
-    part_nano = read_amount(given.part) if given.part.strip() else None
-    found = await find_transfer(visit.store, transfer)
-    if found is None or found.account_id != account.id:
-        raise BadForm("This account has no bank transfer with this reference.")
-    refund = TransferRefund(transfer, part_nano, given.reason, given.reference)
-    done = await refund_transfer(visit.store, refund, visit.operator, visit.now_ms)
-    taken_nano = done.payment.refunded_nano - found.refunded_nano
-    if done.earlier_at is None and account.state != "erased":
-        visit.context.send_notice(account.email, notices.CREDIT_TAKEN, format_dollars(taken_nano))
-    return view_account(await _account(visit))
+    return view_account(await account_of(visit))
 
 
 async def make_link(visit: Visit) -> Response:
     """A link that sets a new password. It works once, for an hour."""
-    account, by = await _account(visit), visit.operator
+    account, by = await account_of(visit), visit.operator
     path = await print_link(visit.store, account.email, "reset", by, visit.now_ms)
     return await account_page(visit, visit.base_url + path)
 
@@ -187,14 +148,13 @@ async def _details(visit: Visit) -> AccountDetails:
     return found
 
 
-async def _account(visit: Visit) -> Account:
+async def account_of(visit: Visit) -> Account:
     found = await get_account_by_id(visit.store, visit.path_param("account_id"))
     if found is None:
         raise Missing
     return found
 
 
-ONE = "/operator/accounts/{account_id}"
 ROUTES: Routes = (
     get("/operator/accounts", accounts_page),
     get(ONE, account_page),
@@ -203,8 +163,6 @@ ROUTES: Routes = (
     form(f"{ONE}/role", set_role, ONE, "saved", on_error=account_page, needs_proof=True),
     form(f"{ONE}/grants", grant, ONE, "credit-added", on_error=account_page, needs_proof=True),
     form(f"{ONE}/corrections", correct, ONE, "credit-taken-back", on_error=account_page, needs_proof=True),
-    form(f"{ONE}/transfers", record, ONE, "credit-added", on_error=account_page, needs_proof=True),
-    form(f"{ONE}/transfers/refund", send_back, ONE, "credit-taken-back", on_error=account_page, needs_proof=True),
     form(f"{ONE}/reset-link", make_link, ONE, needs_proof=True),
     endpoint("GET", "/operator/accounts", "Search accounts by their address", list_accounts, "operator.accounts:read"),
     endpoint("GET", ONE, "Show one account", get_account, "operator.accounts:read"),
@@ -214,20 +172,4 @@ ROUTES: Routes = (
     ),
     endpoint("POST", f"{ONE}/grants", "Add credit", grant, "operator.credit:write", needs_proof=True),
     endpoint("POST", f"{ONE}/corrections", "Take credit back", correct, "operator.credit:write", needs_proof=True),
-    endpoint(
-        "POST",
-        f"{ONE}/transfers",
-        "Record a payment by bank transfer",
-        record,
-        "operator.credit:write",
-        needs_proof=True,
-    ),
-    endpoint(
-        "POST",
-        f"{ONE}/transfers/refund",
-        "Record that a bank transfer was sent back, or a part of it",
-        send_back,
-        "operator.credit:write",
-        needs_proof=True,
-    ),
 )

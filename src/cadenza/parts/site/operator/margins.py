@@ -5,11 +5,11 @@ from typing import Annotated
 import msgspec
 from starlette.responses import Response
 
+from cadenza.core.money import NANO_PER_CENT
 from cadenza.core.records import DEFAULT_CLASS
 from cadenza.parts.books.bills import BillReport, Tolerance
 from cadenza.parts.books.margin import MARGIN_GROUPS, MarginGroup
 from cadenza.parts.books.margins import reconcile, report_margin
-from cadenza.parts.payments.payments import NANO_PER_CENT
 from cadenza.parts.site.dates import RANGE_NAMES, named_span, read_span
 from cadenza.parts.site.errors import BadForm
 from cadenza.parts.site.routes import Routes, form, get

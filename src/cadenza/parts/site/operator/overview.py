@@ -11,14 +11,12 @@ import msgspec
 from markupsafe import Markup
 from starlette.responses import Response
 
-from cadenza.control.operator import Takings, get_money, get_overview
+from cadenza.control.operator import get_overview
 from cadenza.core.formats import rfc3339
 from cadenza.core.public import to_record
-from cadenza.core.spans import DAY_MS
 from cadenza.parts.site.charts import Bars, Series, axis_dollars, compact, stacked_bars, swatch
 from cadenza.parts.site.operator.load import get_load
 from cadenza.parts.site.operator.views import OperatorOverview
-from cadenza.parts.site.render import day
 from cadenza.parts.site.routes import Routes, endpoint, get
 from cadenza.parts.site.visit import Visit
 from cadenza.store.tables.operators import FIRST_TOKEN_MS, UseStep
@@ -67,8 +65,8 @@ async def overview_page(visit: Visit) -> Response:
     now_ms = visit.now_ms
     problems = await visit.service.health.problems()
     steps = await _steps(visit, span)
-    money = await get_money(visit.store, now_ms)
-    return visit.page(
+    return await visit.page_with_panels(
+        "/operator",
         "operator/overview.html",
         problems=problems,
         found=await get_overview(visit.store, now_ms),
@@ -78,8 +76,6 @@ async def overview_page(visit: Visit) -> Response:
         steps=steps,
         charts=_charts(steps),
         counted_since_ms=max(visit.service.minutes.started_s * MS_PER_S, span.start_ms(now_ms)),
-        money=money,
-        paid_chart=_paid_chart(money, now_ms),
         swatch=swatch,
     )
 
@@ -162,16 +158,6 @@ def _charts(steps: list[Step]) -> list[tuple[str, Markup, list[tuple[int, str]]]
         picture = stacked_bars(Bars(text, names, names, series, show), has_patterns=not drawn)
         drawn.append((title, picture, [(one.number, one.name) for one in series]))
     return drawn
-
-
-def _paid_chart(money: Takings, now_ms: int) -> Markup:
-    by_day = {one.day: one for one in money.days}
-    days = range(money.start_ms // DAY_MS, now_ms // DAY_MS + 1)
-    names = [day(one * DAY_MS) for one in days]
-    paid = [by_day[one].paid_nano - by_day[one].returned_nano if one in by_day else 0 for one in days]
-    labels = [name.rpartition(" ")[0] for name in names]
-    title = "Payments by day. The table below has every number."
-    return stacked_bars(Bars(title, labels, names, [Series("paid", 1, paid)], axis_dollars), has_patterns=False)
 
 
 def _show_ms(time_ms: int) -> str:

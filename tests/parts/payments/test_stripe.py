@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from cadenza.config.checks import Secret
 from cadenza.ledger.payments import PaymentIds
-from cadenza.parts.payments.payments import (
-    BadSignature,
+from cadenza.parts.payments.events import (
     DisputeClosed,
     Disputed,
     Expired,
@@ -19,10 +19,24 @@ from cadenza.parts.payments.payments import (
     Refunded,
     RefundFailed,
 )
-from cadenza.parts.payments.stripe import SIGNATURE_CHARS_MAX, TOLERANCE_S, Stripe, StripeAccess, check_signature
+from cadenza.parts.payments.settings import StripeSettings
+from cadenza.parts.payments.stripe import (
+    SIGNATURE_CHARS_MAX,
+    TOLERANCE_S,
+    BadSignature,
+    Stripe,
+    check_signature,
+)
 
 SECRET = b"whsec_test"
 NOW_S = 1_800_000_000
+ACCOUNT = StripeSettings(
+    secret_key_env="",
+    webhook_secret_env="",
+    api_url="http://127.0.0.1:1",
+    secret_key=Secret("sk_test_1"),
+    webhook_secret=Secret(SECRET.decode()),
+)
 BODY = b'{"id":"evt_1"}'
 SESSION = {"id": "cs_1", "payment_intent": "pi_1", "payment_status": "paid", "amount_total": 1000, "currency": "usd"}
 REFUND = {"id": "re_1", "amount": 250, "currency": "usd", "payment_intent": "pi_1"}
@@ -76,7 +90,7 @@ def read(kind: str, thing: Any) -> PaymentEvent | None:
     body = json.dumps(
         {"id": "evt_1", "object": "event", "type": kind, "data": {"object": thing}, "created": 7}
     ).encode()
-    stripe = Stripe(StripeAccess("http://127.0.0.1:1", "sk_test_1", SECRET.decode()))
+    stripe = Stripe(ACCOUNT)
     return stripe.read_event(body, f"t={NOW_S},v1={sign(body)}", NOW_S)
 
 
@@ -146,4 +160,4 @@ def test_other_events_are_ignored(kind: str, thing: Any) -> None:
 
 def test_secrets_are_not_shown() -> None:
     """The repr of the settings has no secret."""
-    assert "sk_test" not in repr(StripeAccess("http://127.0.0.1:1", "sk_test_1", "whsec_1"))
+    assert "sk_test" not in repr(ACCOUNT)

@@ -13,7 +13,7 @@ from cadenza.core.spans import DAY_MS, day_of
 from cadenza.ledger.payments import PaymentDay
 from cadenza.ledger.rules import Held
 from cadenza.parts.books.months import compare_payments, list_payment_entries, month_of, report_month
-from cadenza.parts.payments.payments import list_payments
+from cadenza.parts.payments.checkouts import list_payments
 from cadenza.parts.payments.transfers import (
     RefundedTransfer,
     Transfer,
@@ -25,10 +25,10 @@ from cadenza.parts.payments.transfers import (
 from cadenza.store.schema import entries
 from cadenza.store.store import Store
 from cadenza.store.tables.audit_events import list_newest
+from tests.parts.payments.test_debts import CENT_NANO, cents
+from tests.parts.payments.test_kinds_of_credit import EMAIL, newest, spend, split
 from tests.store.moves import fund, make_hold, make_outcome, money, opened, writing
 from tests.store.rows import DOLLAR_NANO, NOW_MS, rows_of
-from tests.store.test_debts import CENT_NANO, cents
-from tests.store.test_kinds_of_credit import EMAIL, newest, spend, split
 
 ANN = Operator("ann")
 TRIES = 5

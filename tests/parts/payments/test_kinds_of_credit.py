@@ -4,14 +4,14 @@ from cadenza.control.account.erasure import erase_account
 from cadenza.control.money.credit import correct_credit, give_credit
 from cadenza.core.records import COMMAND_LINE, Owner, Usage
 from cadenza.ledger import check
-from cadenza.parts.payments.payments import DisputeClosed, Disputed, Refunded
+from cadenza.parts.payments.events import DisputeClosed, Disputed, Refunded
 from cadenza.parts.payments.vouchers import VoucherOrder, create_vouchers, redeem_voucher
 from cadenza.store.schema import entries
 from cadenza.store.store import Store
 from cadenza.store.tables import accounts
+from tests.parts.payments.test_debts import CENT_NANO, TEN_NANO, hold_of, pay_ten, tell
 from tests.store.moves import finish, fund, take
 from tests.store.rows import DOLLAR_NANO, NOW_MS, rows_of
-from tests.store.test_debts import CENT_NANO, TEN_NANO, hold_of, pay_ten, tell
 
 EMAIL = "acct_a@example.org"
 

@@ -17,26 +17,19 @@ from cadenza.ledger import check, credit, payments
 from cadenza.ledger.origins import CreditMove
 from cadenza.ledger.payments import Payment, PaymentIds, sum_days
 from cadenza.ledger.rules import Held
-from cadenza.parts.payments.payments import (
-    OPEN_MAX,
-    Checkout,
-    CheckoutOrder,
+from cadenza.parts.payments.checkouts import OPEN_MAX, Payer, describe_payment, list_payments, start_payment
+from cadenza.parts.payments.events import (
     DisputeClosed,
     Disputed,
     Expired,
     Fact,
     Paid,
-    Payer,
     PaymentEvent,
     Refunded,
     RefundFailed,
-    Result,
-    apply_event,
-    apply_once,
-    describe_payment,
-    list_payments,
-    start_payment,
 )
+from cadenza.parts.payments.payments import Result, apply_event, apply_once
+from cadenza.parts.payments.stripe import Checkout, CheckoutOrder, Stripe
 from cadenza.store.schema import entries
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, Transaction
@@ -91,7 +84,7 @@ IN_ANY_ORDER: dict[str, tuple[list[Fact], int]] = {  # what happens to ten dolla
 }
 
 
-class Till:
+class Till(Stripe):
     """A payment provider that opens checkouts in memory."""
 
     name = "stripe"
@@ -102,12 +95,6 @@ class Till:
     async def create_checkout(self, order: CheckoutOrder) -> Checkout:
         self.orders.append(order)
         return Checkout(f"cs_{len(self.orders)}", "https://pay.example/1")
-
-    async def find_invoice_url(self, checkout: str) -> str | None:
-        raise NotImplementedError
-
-    def read_event(self, body: bytes, signature: str, now_s: int) -> PaymentEvent | None:
-        raise NotImplementedError
 
 
 async def start(store: Store, amount_nano: int = AMOUNT_NANO, till: Till | None = None) -> str:
@@ -160,7 +147,7 @@ async def start_many(store: Store, count: int) -> None:
             name = f"pay_{number}"
             payments.add(
                 tx,
-                Payment(name, "acct_a", "stripe", f"cs_{number}", None, AMOUNT_NANO, 0, 0, 0, "open", NOW_MS, NOW_MS),
+                Payment(name, "acct_a", "stripe", f"cs_{number}", AMOUNT_NANO, NOW_MS, NOW_MS),
             )
 
     await store.transact(begin)

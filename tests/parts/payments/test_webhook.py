@@ -12,9 +12,7 @@ import pytest
 from tests.debian import CannotInstall
 from tests.installed import INSTALL_S, give_up
 from tests.loopback import LoopbackUpstream
-from tests.service import Service, refusing_address, wait_until
-from tests.service_config import classes_spec
-from tests.stripe.local_stripe import (
+from tests.parts.payments.local_stripe import (
     SECRET_KEY,
     STRIPE_TOML,
     WEBHOOK,
@@ -24,6 +22,8 @@ from tests.stripe.local_stripe import (
     running_stripe,
     send_event,
 )
+from tests.service import Service, refusing_address, wait_until
+from tests.service_config import classes_spec
 from tests.visitor import Visitor
 
 TEN_NANO = 10 * 10**9

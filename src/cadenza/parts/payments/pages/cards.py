@@ -1,4 +1,4 @@
-"""Payments by card. The site only opens a checkout: the card is given to the payment provider, on its own page.
+"""Payments by card. The page only opens a checkout: the card is given to the payment provider, on its own page.
 
 With scripts the browser goes there at once. Without, a page has the link, because our policy forbids a form to lead to
 another site. The provider's events come without a session: the signature of the raw body authenticates them. An event
@@ -6,25 +6,27 @@ that changes nothing is answered with 200 too, because the provider would send i
 gives an error, and the event comes again.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import msgspec
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
 from cadenza.core.public import to_record
 from cadenza.core.rates import Rate
-from cadenza.parts.payments.payments import (
-    BadSignature,
+from cadenza.parts.payments.checkouts import (
+    LEAST_NANO,
+    MOST_NANO,
     NewPayment,
     Payer,
-    PaymentProvider,
-    ProviderFailed,
-    apply_event,
+    describe_payment,
     find_invoice_url,
     list_payments,
     start_payment,
 )
+from cadenza.parts.payments.payments import apply_event
+from cadenza.parts.payments.stripe import BadSignature, ProviderFailed, Stripe
 from cadenza.parts.site.errors import Missing, PageError
 from cadenza.parts.site.money.credit import credit_page, read_dollars
 from cadenza.parts.site.routes import Access, Routes, endpoint, form, get, post
@@ -91,9 +93,9 @@ class ProviderDown(PageError):
 
 
 @contextmanager
-def asking_provider(visit: Visit, failure: str) -> Iterator[PaymentProvider]:
+def asking_provider(visit: Visit, failure: str) -> Iterator[Stripe]:
     """404 without a payment provider; 502, and `failure` in the log, if it does not answer."""
-    provider = visit.context.payments
+    provider = visit.context.of(Stripe)
     if provider is None:
         raise Missing("This service takes no payments by card.")
     try:
@@ -134,7 +136,7 @@ async def invoice_page(visit: Visit) -> Response:
 
 
 async def stripe_event(visit: Visit) -> Response:
-    provider, log = visit.context.payments, visit.service.log
+    provider, log = visit.context.of(Stripe), visit.service.log
     counted = visit.service.gateway.observer.metrics.payment_events
     if provider is None:
         raise Missing
@@ -160,9 +162,22 @@ async def stripe_event(visit: Visit) -> Response:
     return PlainTextResponse(f"{result}\n")
 
 
+async def panel_values(visit: Visit) -> Mapping[str, Any]:
+    """What the page of credit shows of payments."""
+    provider = visit.context.of(Stripe)
+    return {
+        "payments": await list_payments(visit.store, visit.owner),
+        "payment_words": describe_payment,
+        "takes_cards": provider is not None,
+        "has_invoices": provider is not None and provider.writes_invoices,
+        "least_nano": LEAST_NANO,
+        "most_nano": MOST_NANO,
+    }
+
+
 async def start_by_form(visit: Visit, typed: PaymentForm) -> Response:
     started = await start(visit, typed)
-    return visit.page("pay.html", url=started.url, amount_nano=started.payment.amount_nano)
+    return visit.page("payments/pay.html", url=started.url, amount_nano=started.payment.amount_nano)
 
 
 ROUTES: Routes = (

@@ -7,12 +7,12 @@ import pytest
 from cadenza.core.errors import ControlError
 from cadenza.core.records import COMMAND_LINE, Owner
 from cadenza.ledger import check, credit
+from cadenza.parts.payments.voucher_rows import list_all
 from cadenza.parts.payments.vouchers import (
     Redeemed,
     VoucherOrder,
     WrongCode,
     create_vouchers,
-    list_vouchers,
     redeem_voucher,
     revoke_voucher,
 )
@@ -42,7 +42,7 @@ async def test_a_voucher_gives_its_credit(store: Store) -> None:
     before = await epochs.current(store, epochs.CHANGES)
     assert await redeem(store, code.lower().replace("-", " ")) == Redeemed(1, DOLLAR_NANO + 1)
     assert await epochs.current(store, epochs.CHANGES) == before + 1
-    [(voucher, redeemed_by)] = await list_vouchers(store)
+    [(voucher, redeemed_by)] = await list_all(store)
     _, grant = await rows_of(store, entries)
     assert (grant.kind, grant.amount_nano, grant.source) == ("grant", 1, voucher.id)
     assert (voucher.state(NOW_MS), redeemed_by) == ("redeemed", "acct_a@example.org")
@@ -99,7 +99,7 @@ async def test_a_revoked_voucher_gives_nothing(store: Store) -> None:
     """An unused voucher can be revoked, by its id, its prefix or its code; a used one cannot."""
     await fund(store, 0)
     codes = [await make(store) for _ in range(3)]
-    by_id = next(one.id for one, _ in await list_vouchers(store) if one.prefix == codes[1][:8])
+    by_id = next(one.id for one, _ in await list_all(store) if one.prefix == codes[1][:8])
     for code, name in zip(codes, (codes[0], by_id, codes[2][:8]), strict=True):
         await revoke_voucher(store, name, COMMAND_LINE, NOW_MS)
         with pytest.raises(ControlError, match="has expired"):
@@ -137,4 +137,4 @@ async def test_a_bad_order_makes_no_voucher(store: Store) -> None:
     for order in orders:
         with pytest.raises(ControlError):
             await create_vouchers(store, order, COMMAND_LINE, NOW_MS)
-    assert await list_vouchers(store) == []
+    assert await list_all(store) == []

@@ -14,6 +14,8 @@ from cadenza.ledger.rules import Ended
 from cadenza.store.store import Store
 from cadenza.store.tables import accounts
 from cadenza.store.tables.audit_events import list_newest
+from tests.parts.payments.test_debts import CENT_NANO, DISPUTED, cents, pay_ten, tell
+from tests.parts.payments.test_kinds_of_credit import EMAIL, newest, spend, split
 from tests.store.moves import (
     ALONE,
     QUIET,
@@ -26,8 +28,6 @@ from tests.store.moves import (
     writing,
 )
 from tests.store.rows import NOW_MS
-from tests.store.test_debts import CENT_NANO, DISPUTED, cents, pay_ten, tell
-from tests.store.test_kinds_of_credit import EMAIL, newest, spend, split
 
 COST_NANO = 150 * CENT_NANO
 

@@ -9,22 +9,16 @@ from cadenza.ledger.origins import CreditMove
 from cadenza.ledger.payments import PaymentIds
 from cadenza.ledger.rules import Held, Hold, Insufficient
 from cadenza.parts.books.months import month_of
-from cadenza.parts.payments.payments import (
-    DisputeClosed,
-    Disputed,
-    Fact,
-    Paid,
-    Payer,
-    PaymentEvent,
-    Refunded,
-    apply_event,
-)
-from cadenza.parts.payments.payments import start_payment as begin
+from cadenza.parts.payments.checkouts import Payer
+from cadenza.parts.payments.checkouts import start_payment as begin
+from cadenza.parts.payments.events import DisputeClosed, Disputed, Fact, Paid, PaymentEvent, Refunded
+from cadenza.parts.payments.payments import apply_event
 from cadenza.parts.payments.transfers import Transfer, TransferRefund, record_transfer, refund_transfer
 from cadenza.store.schema import debts, entries
 from cadenza.store.store import Store
 from cadenza.store.tables import accounts
 from cadenza.store.tables.audit_events import list_newest
+from tests.parts.payments.test_payments import Till
 from tests.store.moves import (
     comes_true,
     finish,
@@ -40,7 +34,6 @@ from tests.store.moves import (
     writing,
 )
 from tests.store.rows import DOLLAR_NANO, NOW_MS, rows_of, run_sql
-from tests.store.test_payments import Till
 
 CENT_NANO = DOLLAR_NANO // 100
 TEN_NANO = 10 * DOLLAR_NANO

@@ -15,7 +15,7 @@ from typing import Any
 from tests.installed import localstripe_environment
 from tests.visitor import Seen, Visitor
 
-PROGRAM = Path(__file__).parent / "program.py"
+PROGRAM = Path(__file__).parent / "localstripe_program.py"
 SECRET_KEY = "sk_test_of_the_tests"
 WEBHOOK_SECRET = "whsec_of_the_tests"
 WEBHOOK = "/platform/webhooks/stripe"

@@ -13,10 +13,10 @@ from cadenza.parts.payments.vouchers import VoucherOrder, create_vouchers, redee
 from cadenza.store.schema import credit_lots, entries
 from cadenza.store.store import Store
 from cadenza.store.tables import accounts
+from tests.parts.payments.test_debts import CENT_NANO, hold_of, pay_ten
+from tests.parts.payments.test_kinds_of_credit import EMAIL, newest, spend, split
 from tests.store.moves import ALONE, comes_true, finish, fund, make_hold, make_outcome, money, take, writing
 from tests.store.rows import DOLLAR_NANO, NOW_MS, rows_of, run_sql
-from tests.store.test_debts import CENT_NANO, hold_of, pay_ten
-from tests.store.test_kinds_of_credit import EMAIL, newest, spend, split
 
 
 async def grant(store: Store, amount: int, days: int | None) -> None:
