@@ -23,7 +23,7 @@ from cadenza.parts.grounding.search.intent.question import find_question
 from cadenza.parts.grounding.search.intent.scorer import explain, find_features
 
 ROOT = Path(__file__).parents[1]
-MESSAGES = ROOT / "tests" / "unit" / "grounding" / "messages"
+MESSAGES = ROOT / "tests" / "parts" / "grounding" / "messages"
 WEIGHTS = ROOT / "src" / "cadenza" / "parts" / "grounding" / "search" / "intent" / "weights.txt"
 HELD_OUT = "held_out"  # measures, and is never learned from
 CORRECTIONS = "set_7"  # written to correct mistakes on the sets, so it would flatter them

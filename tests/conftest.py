@@ -35,7 +35,7 @@ LONGEST = (  # of the slow ones, which begin first
     "tests/parts/retention/test_audit.py",
     "tests/clients/",
     "tests/docs/test_blocks.py",
-    "tests/evaluation/test_equal_candidates.py",
+    "tests/parts/evaluation/test_equal_candidates.py",
     "tests/fleet/",
 )
 # Files that share what takes seconds to start run in one process: a Chromium, a fleet, a loaded model.

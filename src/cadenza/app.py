@@ -2,10 +2,10 @@
 
 Start: the store (SQLite is migrated), the versions of classes, the shared state, presence, the gateway with its ledger,
 then the upstreams. A model may still be loading afterwards. Stop: the same in reverse order.
-Reload: classes, routes, providers, characters, prices, limits and grounding are read again, and from the store the
-versions of classes and the rests of routes; requests in flight keep the old ones. The other sections need a restart,
-and a warning names those that changed. A config with mistakes is not used: versions that were promoted meanwhile are
-served with the last good one.
+Reload: classes, routes, providers, characters, prices, limits and what parts follow are read again, and from the store
+the versions of classes and the rests of routes; requests in flight keep the old ones. Other sections need a restart: a
+warning names them. A config with mistakes is not used: versions that were promoted meanwhile are served with the last
+good one.
 """
 
 import asyncio
@@ -24,7 +24,6 @@ from cadenza.config.build import (
     UpstreamSpec,
     build_upstream,
     build_upstreams,
-    search_options,
     upstream_specs,
 )
 from cadenza.config.classes import class_rules, provider_costs, resolve_classes
@@ -53,9 +52,6 @@ from cadenza.http.headers import TrustedProxies
 from cadenza.observe import FaultPoint, Log, LoopLag, Observer, catch_strays, loop_errors, make_log
 from cadenza.observe.minutes import EVERY_S, MinuteRing
 from cadenza.observe.worker_metrics import Family, WorkerMetrics, read_families
-from cadenza.parts.grounding.gather import Grounder
-from cadenza.parts.grounding.search.web_search import WebSearch
-from cadenza.parts.grounding.wanted import GroundingOptions
 from cadenza.process import memory_room
 from cadenza.routing.catalogue import Catalogue, ServedClass, Snapshot
 from cadenza.routing.prompt import Character
@@ -64,7 +60,7 @@ from cadenza.server.service_health import ServiceHealth
 from cadenza.service import Run, Service
 from cadenza.store.address import open_store
 from cadenza.store.sqlite.lost_commits import NEWEST_ENTRY, NOTE_EVERY_S
-from cadenza.store.store import Store, StoreUnavailable
+from cadenza.store.store import StoreUnavailable
 from cadenza.store.tables import epochs, route_rests
 from cadenza.upstreams.base import Upstream
 
@@ -75,7 +71,7 @@ FIXED_SECTIONS = (
     "store",
     "shared_state",
     "retention",
-)  # a reload does not change them, and neither the tables of parts
+)  # a reload does not change them, and neither most tables of parts
 
 
 class App:
@@ -221,6 +217,7 @@ class App:
             minutes=self._minutes,
             read_metrics=self._read_metrics,
             class_rules=lambda class_id: class_rules(self._settings, class_id),
+            retire=self._retire,
         )
         for part in parts.having("run"):
             if part.is_default or self._settings.tables.keys() & part.tables:
@@ -243,8 +240,7 @@ class App:
         self._states = await self._resolve_classes(settings)
         catalogue = build_catalogue(settings, self._states, await self._read_prices(settings))
         upstreams = build_upstreams(settings, self._log, catalogue.routes())
-        grounder = build_grounder(settings, self._store, observer)
-        state = State(self._store, self._presence, self._shared, grounder)
+        state = State(self._store, self._presence, self._shared)
         snapshot = Snapshot(catalogue, upstreams, build_limits(settings), provider_costs(settings, catalogue.routes()))
         body_bytes = body_bytes_max(memory_room(settings.server.workers))
         gateway = Gateway(state, snapshot, self._load_snapshot, observer, body_bytes=body_bytes)
@@ -282,9 +278,9 @@ class App:
             return None
         catalogue = build_catalogue(settings, states, prices)
         upstreams = await self._change_upstreams(upstream_specs(settings, catalogue.routes()))
-        if settings.grounding != self._settings.grounding:
-            self._retire(self.gateway.grounder.stop)
-            self.gateway.grounder = build_grounder(settings, self._store, self._observer)
+        for table, change in self._service.on_reload.items():
+            if settings.tables.get(table) != self._settings.tables.get(table):
+                change(settings)
         if settings is not self._settings:
             providers = list(settings.providers)
             self._log.info("the config was reloaded", classes=list(settings.classes), providers=providers)
@@ -341,10 +337,13 @@ class App:
     def _keep_fixed_sections(self, loaded: Settings) -> Settings:
         kept = {name: getattr(self._settings, name) for name in FIXED_SECTIONS}
         before, after = self._settings.tables, loaded.tables
+        fixed = set(parts.TABLES) - self._service.on_reload.keys()
         changed = [name for name in FIXED_SECTIONS if getattr(loaded, name) != kept[name]]
-        if changed := [*changed, *(name for name in parts.TABLES if after.get(name) != before.get(name))]:
+        if changed := [*changed, *sorted(name for name in fixed if after.get(name) != before.get(name))]:
             self._log.warning("the config has changes that need a restart", sections=changed)
-        return msgspec.structs.replace(loaded, tables=before, **kept)
+        tables = {name: one for name, one in after.items() if name not in fixed}
+        tables |= {name: one for name, one in before.items() if name in fixed}
+        return msgspec.structs.replace(loaded, tables=tables, **kept)
 
     def _retire(self, stop: Callable[[], Awaitable[None]]) -> None:
         """Stop a part once the requests that may still use it have ended, or when the service stops."""
@@ -423,13 +422,6 @@ def open_shared_state(settings: Settings, observer: Observer) -> SharedState:
     assert part, "the config has checked it"
     opened: OpenSharedState = part.load("open").open_shared_state
     return opened(settings.shared_state.url, settings.server.workers, observer)
-
-
-def build_grounder(settings: Settings, store: Store, observer: Observer) -> Grounder:
-    given = settings.grounding
-    options = None if given.search.engine == "off" else search_options(given.search, settings.retention)
-    search = WebSearch(options, observer) if options else None
-    return Grounder(store, observer, GroundingOptions(given.attachments, given.memory), search)
 
 
 def build_from_environment() -> App:

@@ -36,8 +36,10 @@ class Service(msgspec.Struct, kw_only=True):
     minutes: MinuteRing
     read_metrics: ReadMetrics  # of all worker processes
     class_rules: Callable[[str], ClassRules]  # what the config says about a class, as it was last read
+    retire: Callable[[Callable[[], Awaitable[None]]], None]  # stop something, after the requests that may use it
     serve_api: ServeApi  # the requests to what the router has
     serve_page: Callable[[Exchange], Awaitable[None]] = refuse_page  # all other requests
+    on_reload: dict[str, Callable[[Settings], None]] = {}  # what follows a change of this table; the others are fixed
     post: Post | None = None  # for e-mails; None: none is sent
     made: dict[type, object] = {}  # by parts in their `run`, for their pages
 

@@ -15,8 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.cli.start import describe_grounding, without_credentials
-from cadenza.config import load_settings
+from cadenza.cli.start import without_credentials
 from cadenza.terminal.configured import command_to_paste
 from tests.cli.curl import curl
 from tests.cli.program import PROGRAM, Server, model_process, run, run_here, serving, wait_until
@@ -57,20 +56,6 @@ def test_shown_link_makes_the_operator(first: Server) -> None:
     again = visitor.get(path)
     assert (again.status, "This link was used before" in again.words) == (404, True)
     assert "/operator/accounts/acct_" in visitor.get("/credit").text, "the operator can add the credit"
-
-
-@pytest.mark.parametrize(
-    ("toml", "shown"),
-    [
-        ("", "files, memory"),
-        ('memory = false\nsearch = { engine = "searxng", url = "http://[::1]" }\n', "files, web search by searxng"),
-        ("attachments = false\nmemory = false\nsearch = false\n", "turned off in the config"),
-    ],
-)
-def test_screen_says_what_grounding_has(tmp_path: Path, toml: str, shown: str) -> None:
-    """What is turned off is not named."""
-    (tmp_path / "cadenza.toml").write_text(f"[grounding]\n{toml}")
-    assert describe_grounding(load_settings(None, {}, tmp_path).grounding) == shown
 
 
 def test_shown_account_exists(first: Server) -> None:

@@ -11,12 +11,12 @@ import pytest
 
 from tests.loopback import Good, LoopbackUpstream
 from tests.openapi import Document, read_document
+from tests.parts.grounding.files.made_files import make_pdf
 from tests.raw_client import RawClient, Reply
 from tests.schemas import check_completion, check_stream
 from tests.scripted_searxng import running_searxng
 from tests.service import EMAIL, Service
 from tests.service_config import RouteSpec, ServiceSpec
-from tests.unit.grounding.files.made_files import make_pdf
 
 SECRET = "The vault opens at nine minutes past noon."
 HANDBOOK = "Travel costs are refunded within 30 days of the journey, if the Zurbaran form is sent in."

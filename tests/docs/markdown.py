@@ -11,7 +11,7 @@ README = ROOT / "README.md"
 CLIENTS = ROOT / "docs" / "clients.md"
 DOCS = tuple(
     page
-    for folder in (".", "platform", "grounding", "guides")
+    for folder in (".", "platform", "parts", "parts/grounding", "guides")
     for page in sorted((ROOT / "docs" / folder).glob("*.md"))
 )
 PAGES = (README, *DOCS)

@@ -6,7 +6,7 @@ from cadenza.observe import Metrics
 from cadenza.parts.grounding.search.engines import base
 from tests.docs.markdown import PAGES, ROOT, code
 
-ENGINES = ROOT / "docs" / "grounding" / "search-engines.md"
+ENGINES = ROOT / "docs" / "parts" / "grounding" / "search-engines.md"
 MONITOR = ROOT / "docs" / "monitor.md"
 NAME = re.compile(r"\b(?:cadenza|process)_[a-z_]+\b")
 

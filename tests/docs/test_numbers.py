@@ -9,7 +9,6 @@ import pytest
 
 from cadenza.cli.start import DEMO_CREDIT_NANO
 from cadenza.config.settings import DEFAULT_PRICES
-from cadenza.control.classes import VERDICT_DAYS_MAX
 from cadenza.control.keys import ACTIVE_KEYS_MAX, NEW_KEYS_A_DAY_MAX
 from cadenza.core.breaker import FAULTS_TO_OPEN, OPEN_S_MAX, TRIAL_S
 from cadenza.core.money import format_dollars
@@ -31,6 +30,7 @@ from cadenza.http.body import BodyLimits
 from cadenza.ledger.rules import AMPLE_TIMES, IDEMPOTENCY_MS
 from cadenza.ledger.sweeps import BATCH_MAX
 from cadenza.parts.embedded.commands import DOWNLOAD_MB
+from cadenza.parts.evaluation.open import VERDICT_DAYS_MAX
 from cadenza.parts.evaluation.trial.trial import REQUESTS_MAX
 from cadenza.parts.grounding.notes import NOTE_CHARS_MAX
 from cadenza.parts.otlp.exporter import QUEUE_MAX
@@ -95,7 +95,7 @@ SENTENCES = [
     ("api.md", f"Within {IDEMPOTENCY_MS // HOUR_MS} hours the second request gets 409"),
     ("months.md", f"is charged within {IDEMPOTENCY_MS // HOUR_MS} hours"),
     ("api.md", f"up to {WAITING_MAX} more wait for it, for {WAIT_S:g} seconds"),
-    ("grounding.md", f"at most {ATTACHED_MAX} files within its {BODY.bytes_max // MIB} MiB"),
+    ("parts/grounding.md", f"at most {ATTACHED_MAX} files within its {BODY.bytes_max // MIB} MiB"),
     ("platform/chat.md", f"most {ATTACHED_MAX} files"),
     ("platform/memory.md", f"1 to {NOTE_CHARS_MAX:,} characters"),
     ("start.md", f"a download of {DOWNLOAD_MB} MB"),

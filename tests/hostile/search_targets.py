@@ -17,6 +17,7 @@ from cadenza.core.chat import find_user_question
 from cadenza.core.codes import is_well_formed
 from cadenza.core.file_tokens import tokens_of_file, tokens_of_image, tokens_of_sound
 from cadenza.core.files import clean_name, parse_data_url
+from cadenza.core.grounding import Source
 from cadenza.core.image_tokens import HEAD_BYTES, pixels_of
 from cadenza.core.query import QUERY_BYTES_MAX, read_query
 from cadenza.core.sent import texts_of_message
@@ -45,7 +46,6 @@ from cadenza.parts.grounding.search.intent.decision import decide
 from cadenza.parts.grounding.search.intent.query import make_query
 from cadenza.parts.grounding.search.pages.addresses import parse_target
 from cadenza.parts.grounding.search.pages.robots import is_allowed, parse_rules
-from cadenza.parts.grounding.search.records import Source
 from cadenza.parts.otlp.trace_context import read_parent
 from cadenza.parts.payments.stripe import check_signature
 from cadenza.parts.payments.voucher_codes import normal_code
@@ -58,7 +58,7 @@ from tests.hostile.head_maker import FIELDS, QUERIES, TAILS
 from tests.hostile.head_maker import HEAD_BYTES as HTTP_HEAD_BYTES
 from tests.hostile.search import Target
 from tests.hostile.test_imports import Pages
-from tests.unit.grounding.files import made_files as made
+from tests.parts.grounding.files import made_files as made
 
 KIB, MIB = 1024, 1024 * 1024
 TODAY = date(2026, 11, 19)

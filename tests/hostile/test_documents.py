@@ -35,8 +35,8 @@ from cadenza.parts.grounding.files.reader import (
 from cadenza.parts.grounding.files.records import FetchedPage
 from cadenza.parts.grounding.files.shown import DocumentText
 from tests import processes
+from tests.parts.grounding.files import made_files as made
 from tests.processes import read_of
-from tests.unit.grounding.files import made_files as made
 
 WAIT_S = 200.0  # of a busy machine
 TURNS = TurnLimits(waiting_max=256, waiting_per_owner_max=32, wait_s=WAIT_S)

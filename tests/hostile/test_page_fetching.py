@@ -11,7 +11,7 @@ import pytest
 from cadenza.parts.grounding.search.pages.addresses import Address
 from cadenza.parts.grounding.search.pages.client import MIB
 from cadenza.parts.grounding.search.pages.fetch import PageFetcher
-from tests.unit.grounding.fetch_site import HOST, HTML, NOT_FOUND, OK, PATIENT, failure, fetching, serving
+from tests.parts.grounding.fetch_site import HOST, HTML, NOT_FOUND, OK, PATIENT, failure, fetching, serving
 from tests.unit.http.peer import Peer, Script, Visit, happens
 from tests.unit.http.raw_client import until
 from tests.unit.upstreams.clock import Clock

@@ -7,11 +7,14 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar, cast
 
+import pytest
+
 from cadenza.control.classes import ClassRules, PromotionOrder, RollbackOrder, adopt, promote, roll_back
 from cadenza.core.classes import ClassVersion
 from cadenza.core.records import Operator, Route
 from cadenza.store.address import open_store
 from cadenza.store.store import Store, Transaction
+from cadenza.store.tables import class_versions
 
 ANN = Operator("ann")
 NOW_MS = 1_800_000_000_000
@@ -23,7 +26,18 @@ T = TypeVar("T")
 
 
 def forced(route: Route = NEW) -> PromotionOrder:
-    return PromotionOrder(candidate=route, suite="starter", suite_digest=b"", forced="a test")
+    return PromotionOrder(candidate=route, forced="a test")
+
+
+@pytest.fixture
+async def seeded(store: Store) -> Store:
+    """The store after the first start: version 1 of forte."""
+
+    def seed(tx: Transaction) -> None:
+        class_versions.add_state(tx, class_versions.add(tx, VERSION), 1)
+
+    await store.transact(seed)
+    return store
 
 
 class DyingTransaction:

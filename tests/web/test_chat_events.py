@@ -3,11 +3,10 @@
 import json
 from typing import Any
 
+from cadenza.core.grounding import Grounding, ShownFile, Source
 from cadenza.core.money import Price
 from cadenza.gateway.relay import ReplyHead
 from cadenza.parts.grounding.answer import find_citations
-from cadenza.parts.grounding.material import Grounding, ShownFile
-from cadenza.parts.grounding.search.records import Source
 from cadenza.parts.site.chat.relay import ChatEvents
 
 PAGE = Source("https://example.org/a", "A page", "Its text")

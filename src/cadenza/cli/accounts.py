@@ -208,7 +208,7 @@ def link(kind: Literal[LinkKind, "operator"], email: str, settings: Settings) ->
     """
     if kind not in ("invite", "operator") and not email:
         raise click.UsageError(f"A link of the kind {kind} needs EMAIL.")
-    if site := parts.find("/"):
+    if site := parts.find(parts.PAGES):
         site.require()  # it leads to one
     if kind == "invite" and PlatformSettings.given_in(settings).sign_up == "closed":
         raise ValueError('Sign-up is closed: set sign_up = "invite" in [platform] of the config, and restart.')

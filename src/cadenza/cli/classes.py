@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 
 import click
-import msgspec
 
 from cadenza.config import Settings
 from cadenza.config.classes import class_rules, find_candidate
@@ -12,7 +11,6 @@ from cadenza.control.class_diff import RouteChange, VersionDiff, compare_version
 from cadenza.control.class_versions import read_served, unrecorded
 from cadenza.control.classes import (
     ClassSituation,
-    describe_verdict,
     get_pair,
     get_situation,
     list_history,
@@ -21,8 +19,6 @@ from cadenza.control.operator import announce_reload
 from cadenza.core.classes import ClassState, ClassVersion
 from cadenza.core.formats import rfc3339
 from cadenza.core.records import COMMAND_LINE, Route
-from cadenza.parts.evaluation.suite import load_suite
-from cadenza.parts.evaluation.verdict_rows import EvaluationRecord
 from cadenza.store.address import open_store
 from cadenza.terminal.configured import read_store, settings_option, with_store
 from cadenza.terminal.console import json_option, now_ms, print_json, print_list, print_table, say, to_row
@@ -40,9 +36,7 @@ class_argument = click.argument("class_id", metavar="CLASS")
 
 
 LATER = {
-    "evaluate": ("evaluate.evaluate", "Compare a candidate with what serves a class, on a suite of cases."),
     "price": ("prices.price", "List prices and their changes to come; or change the price of CLASS from a date on."),
-    "suite": ("suites.suite", "Suites: files of cases with which classes are evaluated."),
 }
 
 
@@ -132,13 +126,7 @@ def promote(class_id: str, candidate: str, force: bool, reason: str, settings: S
         raise ValueError("--reason belongs to --force: the reason of a gated promotion is its verdict")
     settings.require_complete()
     rules, route = class_rules(settings, class_id), find_candidate(settings, class_id, candidate)
-    suite = load_suite(rules.suite)
-    order = control.PromotionOrder(
-        candidate=route,
-        suite=suite.name,
-        suite_digest=suite.digest,
-        forced=reason if force else None,
-    )
+    order = control.PromotionOrder(candidate=route, forced=reason if force else None)
     state = with_store(settings, lambda store: control.promote(store, class_id, rules, order, COMMAND_LINE, now_ms()))
     say(
         f"Version {state.version.number} of '{class_id}' is served. "
@@ -193,18 +181,9 @@ def _situation_row(found: ClassSituation) -> dict[str, object]:
         "previous": state.previous,
         **to_row(state, "changed_at", "is_adopted"),
         "pin": found.pin or None,
-        "verdict": _verdict_row(found.verdict),
+        "verdict": found.judgement.record,
         "next_step": found.next_step,
     }
-
-
-def _verdict_row(verdict: EvaluationRecord | None) -> dict[str, object] | None:
-    if verdict is None:
-        return None
-    fields = to_row(
-        verdict, "id", "state", "created_at", "ended_at", "actor", "incumbent", "candidate", "suite", "runs"
-    )
-    return {**fields, "result": msgspec.json.decode(verdict.result) if verdict.result else None}
 
 
 def _print_situation(found: ClassSituation) -> None:
@@ -217,8 +196,8 @@ def _print_situation(found: ClassSituation) -> None:
     character = version.character.replace("\n", " ")
     more = "…" if len(character) > CHARACTER_CHARS_SHOWN else ""
     click.echo(f"character   {character[:CHARACTER_CHARS_SHOWN]}{more}")
-    if found.verdict:
-        click.echo(f"verdict     {describe_verdict(found.verdict)}")
+    if found.judgement.verdict:
+        click.echo(f"verdict     {found.judgement.verdict}")
     click.echo(f"next        {found.next_step}\n")
     _print_routes(version.routes)
 

@@ -26,7 +26,6 @@ from cadenza.app import WORKERS_FOLDER, App, log_replaced
 from cadenza.config import ConfigError, Settings
 from cadenza.config.classes import resolve_classes
 from cadenza.config.kinds import BUILT_IN, OF_PARTS, kind_of
-from cadenza.config.settings import GroundingSettings
 from cadenza.control.account.accounts import create_account, find_accounts, get_owner
 from cadenza.control.class_versions import ServingProcess
 from cadenza.control.keys import KeyOrder, create_key
@@ -172,7 +171,7 @@ def _print_screen(settings: Settings, base_url: str, found: Prepared) -> None:
         ("Pages", f"{pages}/" + (f"   (sign in as {DEMO_EMAIL})" if found.has_new_demo else "")),
         ("API", base_url),
         *_model_lines(settings, found.classes),
-        ("Grounding", describe_grounding(settings.grounding)),
+        *(line for part in parts.having("screen") for line in part.load("screen").screen(settings)),
     ]
     command = partial(command_to_paste, settings.source)
     credit = f"{DEMO_EMAIL}, with {format_dollars(DEMO_CREDIT_NANO)} dollars of credit"
@@ -220,14 +219,6 @@ def _model_lines(settings: Settings, classes: Mapping[str, ClassState]) -> list[
     return lines if settings.source else [*lines, hint]
 
 
-def describe_grounding(given: GroundingSettings) -> str:
-    """The sources of grounding that are on, for the start screen."""
-    parts = [name for name, is_on in (("files", given.attachments), ("memory", given.memory)) if is_on]
-    if given.search.engine != "off":
-        parts.append(f"web search by {given.search.engine}")
-    return ", ".join(parts) or "turned off in the config"
-
-
 def _base_url(listener: socket.socket) -> str:
     """The address for a client on this machine."""
     host, port = listener.getsockname()[:2]
@@ -236,7 +227,7 @@ def _base_url(listener: socket.socket) -> str:
 
 
 def has_pages() -> bool:
-    site = parts.find("/")
+    site = parts.find(parts.PAGES)
     return bool(site and site.is_installed)
 
 

@@ -5,11 +5,9 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from cadenza.config.kinds import OF_PARTS, kind_of
-from cadenza.config.settings import ProviderSettings, SearchSettings, Settings
+from cadenza.config.settings import ProviderSettings, Settings
 from cadenza.core.records import Route
-from cadenza.core.retention import USUAL_LIMITS, RetentionLimits
 from cadenza.observe import Log
-from cadenza.parts.grounding.search.records import SearchOptions
 from cadenza.upstreams.base import Upstream
 from cadenza.upstreams.dialects import DIALECTS
 from cadenza.upstreams.openai import OpenAIUpstream
@@ -49,8 +47,3 @@ def build_upstream(spec: UpstreamSpec, log: Log) -> Upstream:
     return OpenAIUpstream(
         provider.base_url, provider.api_key, dialect, provider.proxy, provider.api_version, provider.authorities
     )
-
-
-def search_options(given: SearchSettings, limits: RetentionLimits = USUAL_LIMITS) -> SearchOptions:
-    options = msgspec.convert(given, SearchOptions, from_attributes=True)
-    return msgspec.structs.replace(options, kept_s=limits.search_result_s, pages_kept_s=limits.page_s)

@@ -12,7 +12,6 @@ from cadenza.core.classes import ClassState, ClassVersion
 from cadenza.core.config_keys import suggest
 from cadenza.core.money import Price
 from cadenza.core.records import Route
-from cadenza.parts.evaluation.runner import AskedSide
 from cadenza.store.store import Store
 
 
@@ -30,12 +29,6 @@ def served_version(states: Mapping[str, ClassState], class_id: str) -> ClassVers
     if class_id not in states:
         raise ValueError(f"there is no class '{class_id}'; {suggest(class_id, states)}")
     return states[class_id].version
-
-
-def asked_side(settings: Settings, routes: tuple[Route, ...], class_id: str) -> AskedSide:
-    providers = [settings.providers[route.provider] for route in routes]
-    dialects = tuple(None if kind_of(one.kind).is_local else one.dialect for one in providers)
-    return AskedSide(routes, known_cost(settings, routes), settings.prices[class_id], dialects)
 
 
 def known_cost(settings: Settings, routes: Iterable[Route]) -> Price | None:

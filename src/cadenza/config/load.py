@@ -20,7 +20,6 @@ from cadenza.config.lines import KeyPath
 from cadenza.config.reader import ConfigReader, PartTable, read_file
 from cadenza.config.settings import (
     DEFAULT_PRICES,
-    ENGINE_URLS,
     CandidateSettings,
     ClassKeys,
     ClassSettings,
@@ -28,7 +27,6 @@ from cadenza.config.settings import (
     PriceSettings,
     ProviderSettings,
     RouteSettings,
-    SearchSettings,
     Sections,
     Settings,
     file_with,
@@ -102,7 +100,6 @@ def _settings(raw: dict[str, Any], reader: ConfigReader, source: Path | None) ->
     sections = {name: getattr(file, name) for name in Sections.__struct_fields__} | {
         "providers": providers,
         "store": replace(file.store, url=_store_url(file.store.url, reader.folder)),
-        "grounding": replace(file.grounding, search=_search(file.grounding.search, reader)),
     }
     tables = {name: getattr(file, name) for name in declared.__struct_fields__}
     tables = {name: one.completed(reader) for name, one in tables.items() if isinstance(one, PartTable)}
@@ -130,10 +127,10 @@ def _missing_models(providers: Iterable[ProviderSettings], source: Path | None) 
 
 def _missing_extras(settings: Settings, tables: Mapping[str, Part]) -> Iterable[str]:
     """A sentence for each setting that needs an extra of the package which is not installed, and for each table."""
-    yield from (f"{name}: {part.missing}" for name, part in tables.items())
+    yield from (f"{name}: it {part.missing}" for name, part in tables.items())
     for key, url in {"store.url": settings.store.url, "shared_state.url": settings.shared_state.url}.items():
         if (part := parts.find(url)) and not part.is_installed:
-            yield f"{key}: {part.missing}"
+            yield f"{key}: it {part.missing}"
 
 
 def _example_route(providers: Mapping[str, ProviderSettings]) -> str:
@@ -181,16 +178,6 @@ def _authorities(provider: ProviderSettings, at: KeyPath, reader: ConfigReader) 
         except ssl.SSLError:
             reader.problem(at, f"there is no certificate in PEM format in {provider.ca_file}")
     return certificates
-
-
-def _search(given: SearchSettings, reader: ConfigReader) -> SearchSettings:
-    url = given.url or ENGINE_URLS.get(given.engine)
-    return replace(
-        given,
-        given=frozenset(),
-        url=url,
-        proxy=reader.proxy(url, ("grounding", "search", "url")),
-    )
 
 
 def _class(

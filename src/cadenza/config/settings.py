@@ -32,13 +32,11 @@ from cadenza.config.reader import PartTable
 from cadenza.core.aliases import DEFAULT_ALIASES
 from cadenza.core.classes import ClassVersion, ConfiguredClass, GateLimits
 from cadenza.core.config_keys import (
-    DOLLARS,
     EXISTING_FILE,
     PRICE,
     ConfigTable,
     Contents,
     Like,
-    Switch,
     Variable,
     above_zero,
     one_of,
@@ -60,7 +58,6 @@ DEFAULT_PRICES = MappingProxyType(
 SENDABLE = ("[ -~]+", "the key must be one line of printable ASCII characters, and nothing else")
 ONE_WORD = ("[!-~]+", "the token must be one word of printable ASCII characters")
 RETENTION_RULE = 'must be exactly "zero": the service starts only if every provider has zero data retention'
-ENGINE_URLS = {"brave": "https://api.search.brave.com", "tavily": "https://api.tavily.com"}
 NO_PLAIN_HTTP = "http sends {} unencrypted; use https"
 KIND = one_of(*KINDS)
 
@@ -260,38 +257,6 @@ class ClassSettings(AnyClassSettings, frozen=True, kw_only=True):
     pinned_at: int | None = None
 
 
-class SearchSettings(ConfigTable, frozen=True):
-    """The engine of web search."""
-
-    engine: Annotated[Literal["searxng", "brave", "tavily", "off"], Like("searxng"), "without a table, none is asked"] = "off"
-    url: Annotated[str | None, ADDRESS, Like("http://127.0.0.1:8888"), "of your SearXNG; the others have one"] = None
-    api_key_env: Annotated[str | None, Variable("the key of the search engine", "BRAVE_API_KEY", *SENDABLE)] = None
-    max_results: Annotated[int, whole(1, 20), "results that are quoted, at most"] = 5
-    timeout_s: Annotated[float, above_zero(60), "a search that takes longer is left out"] = 6.0
-    price_nano: Annotated[int, DOLLARS, Like("0.005"), "dollars for one search, charged to the account"] = field(default=0, name="price")
-    searches_per_day: Annotated[int, whole(1, 1_000_000), "of one account: the burst, and the number that is added in a day"] = 1000
-    allow_networks: Annotated[tuple[str, ...], NETWORKS, Like(["10.20.0.0/16"]), "private addresses whose pages may be read; by default none"] = ()
-    api_key: Secret | None = None
-    proxy: str | None = None  # to the engine, from the environment
-    given: frozenset[str] = frozenset()  # the keys that the file has
-
-    def mistakes(self) -> Iterable[tuple[str, str]]:
-        if self.given and "engine" not in self.given:
-            yield "engine", 'missing; it must be "searxng", "brave", "tavily" or "off"'
-        if self.engine == "searxng" and not self.url:
-            yield "url", 'missing; it must be the address of your SearXNG, like "http://127.0.0.1:8888"'
-        if self.engine in ENGINE_URLS and not self.api_key_env:
-            yield "api_key_env", "missing; it must name the environment variable that has the engine's key"
-        if self.url and is_public_http(self.url):
-            yield "url", NO_PLAIN_HTTP.format("queries")
-
-
-class GroundingSettings(ConfigTable, frozen=True):
-    attachments: Annotated[bool, "files in messages are read"] = True
-    memory: Annotated[bool, "the notes of the account are used"] = True
-    search: Annotated[SearchSettings, Switch("engine"), "`search = false` in [grounding] turns it off"] = SearchSettings()
-
-
 
 
 
@@ -305,7 +270,6 @@ class Sections(ConfigTable, frozen=True, kw_only=True):
     limits: Annotated[LimitSettings, "of each key, and of all requests"] = LimitSettings()
     models: Annotated[ModelSettings, "further names of the classes"] = ModelSettings()
     providers: Annotated[dict[str, ProviderSettings], "by a name of your choice"] = field(default_factory=dict)
-    grounding: Annotated[GroundingSettings, "what requests without tools get beside their messages"] = (GroundingSettings())
     retention: Annotated[RetentionLimits, "how long things are kept: docs/privacy.md"] = RetentionLimits()
 
 

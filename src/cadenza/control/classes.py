@@ -5,25 +5,20 @@ once, one wins, and the other is told what happened. A change, its audit event a
 serve it are one transaction. What the config pins stays pinned until the class is adopted, forced or not.
 """
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
 
 import msgspec
 
+from cadenza import parts
 from cadenza.control.class_versions import unenforced
 from cadenza.core.classes import ClassState, ClassVersion, GateLimits
 from cadenza.core.errors import ControlError
 from cadenza.core.formats import rfc3339
 from cadenza.core.public import Public
 from cadenza.core.records import CLASSES, Operator, RetentionBy, Route
-from cadenza.core.spans import DAY_MS
 from cadenza.fleet.changes import make_change
-from cadenza.parts.evaluation import verdict_rows as verdicts
-from cadenza.parts.evaluation.gate import find_shortfalls
-from cadenza.parts.evaluation.suite import STARTER
-from cadenza.parts.evaluation.verdict import read_verdict
-from cadenza.parts.evaluation.verdict_rows import EvaluationRecord
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables import audit_events, class_versions, epochs
 from cadenza.store.tables.audit_events import AuditEvent
@@ -31,9 +26,6 @@ from cadenza.upstreams.dialects import ENFORCE
 
 REASON_CHARS_MAX = 500
 HISTORY_SHOWN = 50
-VERDICT_DAYS_MAX = 14  # how old the verdict of a promotion may be
-VERDICTS_SHOWN = 20
-VERDICTS_READ = 200  # one of them must be on the candidate
 
 
 class UnknownClass(ControlError):
@@ -49,13 +41,35 @@ class ClassRules(msgspec.Struct, frozen=True, kw_only=True):
     providers: Mapping[str, RetentionBy] = {}  # all that a route can name, and what makes sure of zero retention
 
 
+class Judgement(msgspec.Struct, frozen=True):
+    """What evaluations say of a class: what to do next, and the newest verdict on a candidate, if there is one."""
+
+    next_step: str
+    verdict: str = ""  # in a sentence
+    record: Mapping[str, object] | None = None  # the same for programs
+
+
+# The verdict that lets a version replace what is served. ControlError if there is none.
+Gate = Callable[[Store, ClassState, ClassVersion, ClassRules, int], Awaitable[str]]
+Judge = Callable[[Store, ClassState, ClassRules], Awaitable[Judgement]]
+
+
 class ClassSituation(msgspec.Struct, frozen=True, kw_only=True):
-    """What is served, whether the config pins it, the newest verdict on a candidate, and what to do next."""
+    """What is served, whether the config pins it, and what evaluations say of it."""
 
     state: ClassState
     pin: str  # empty once the class is adopted
-    verdict: EvaluationRecord | None
-    next_step: str
+    judgement: Judgement
+
+    @property
+    def next_step(self) -> str:
+        class_id = self.state.version.class_id
+        if not self.pin:
+            return self.judgement.next_step
+        return (
+            f"The config pins its routes ({self.pin}). Change them there, or run 'cadenza class adopt {class_id}' to "
+            "promote candidates after evaluation."
+        )
 
     @property
     def is_built_in(self) -> bool:
@@ -73,11 +87,9 @@ class HistoryEntry(Public, msgspec.Struct, frozen=True):
 
 
 class PromotionOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """The candidate, and the suite that the gate wants."""
+    """What to serve instead of the main routes."""
 
     candidate: Route
-    suite: str
-    suite_digest: bytes
     forced: str | None = None  # the reason why the gate is skipped; None: it is not
 
 
@@ -91,10 +103,8 @@ class RollbackOrder(msgspec.Struct, frozen=True, kw_only=True):
 
 async def get_situation(store: Store, class_id: str, rules: ClassRules) -> ClassSituation:
     state = await _read_state(store, class_id)
-    newest = await verdicts.list_newest(store, class_id, count=1)
-    verdict = newest[0] if newest else None
     pin = "" if state.is_adopted else rules.pin
-    return ClassSituation(state=state, pin=pin, verdict=verdict, next_step=_next_step(state, pin, verdict, rules))
+    return ClassSituation(state=state, pin=pin, judgement=await _judge(store, state, rules))
 
 
 async def list_history(store: Store, class_id: str, count: int = HISTORY_SHOWN) -> list[HistoryEntry]:
@@ -115,11 +125,6 @@ async def list_versions(store: Store, class_id: str) -> list[ClassVersion]:
     """All versions of a class, newest first."""
     await _read_state(store, class_id)
     return await class_versions.list_newest(store, class_id)
-
-
-async def list_verdicts(store: Store, class_id: str) -> list[EvaluationRecord]:
-    """The newest evaluations of candidates, newest first."""
-    return await verdicts.list_newest(store, class_id, count=VERDICTS_SHOWN)
 
 
 async def get_pair(
@@ -169,11 +174,12 @@ async def promote(
     if made.digest == state.version.digest:
         raise ControlError(f"{order.candidate.name} serves '{class_id}' already: there is nothing to promote.")
     _refuse_weaker_retention(state, order.candidate)
+    verdict_id: str | None = None
     if order.forced is None:
-        record = await _find_verdict(store, state, made, rules, order, now_ms)
-        verdict_id, why = record.id, f"verdict {record.id}"
+        verdict_id = await _find_gate()(store, state, made, rules, now_ms)
+        why = f"verdict {verdict_id}"
     else:
-        verdict_id, why = None, f"FORCED past the gate: {_check_reason(order.forced, is_required=True)}"
+        why = f"FORCED past the gate: {_check_reason(order.forced, is_required=True)}"
     before = state.version.number
 
     def change(tx: Transaction) -> ClassState:
@@ -203,19 +209,6 @@ async def roll_back(
     detail = f"version {version.number} instead of {served}{reason}"
     event = AuditEvent(now_ms, by, "class.rollback", subject=class_id, detail=detail)
     return await _change(store, state, state.serving(version, is_rollback=True), event)
-
-
-def describe_verdict(record: EvaluationRecord) -> str:
-    head = f"{record.candidate} against version {record.incumbent}, {rfc3339(record.created_at)}, {record.id}"
-    if record.result is None:
-        return f"{head}: {record.state}"
-    found = read_verdict(record.result)
-    why = f". {found.why_undecided}" if found.why_undecided else ""
-    return (
-        f"{head}: {found.decision}, score {found.incumbent.score:.3f} -> {found.candidate.score:.3f} "
-        f"({found.interval}), "
-        f"{found.wins} wins, {found.losses} losses, {found.ties} ties{why}"
-    )
 
 
 def name_routes(version: ClassVersion) -> str:
@@ -353,79 +346,27 @@ def _check_reason(reason: str, *, is_required: bool = False) -> str:
     return text
 
 
-async def _find_verdict(
-    store: Store, state: ClassState, made: ClassVersion, rules: ClassRules, order: PromotionOrder, now_ms: int
-) -> EvaluationRecord:
-    """The newest verdict on exactly this candidate, incumbent and suite, if it passes the gate. ControlError if not."""
-    class_id, place = state.version.class_id, order.candidate.name
-    suite = f" --suite {rules.suite}" if rules.suite else ""
-    advice = f"Run 'cadenza class evaluate {class_id} --candidate {place}{suite}'."
-    all_found = await verdicts.list_newest(store, class_id, count=VERDICTS_READ)
-    found = [one for one in all_found if one.candidate == place]
-    if not found:
-        others = sorted({one.candidate for one in all_found})
-        known = f" There are verdicts for {', '.join(others)}." if others else ""
-        raise ControlError(f"There is no verdict on {place} for '{class_id}'.{known} {advice}")
-    against = [one for one in found if one.incumbent == state.version.number]
-    if not against:
+def _find_gate() -> Gate:
+    part = _evaluation()
+    if not part.is_installed:
         raise ControlError(
-            f"The newest verdict on {place} is against version {found[0].incumbent} of '{class_id}', and version "
-            f"{state.version.number} is served. {advice}"
+            "The gate, which asks for a verdict on the candidate, is a part of its own: "
+            f"it {part.missing}. To promote without a verdict: --force --reason TEXT."
         )
-    with_suite = [one for one in against if one.suite_digest == order.suite_digest]
-    if not with_suite:
-        raise ControlError(
-            f"The newest verdict on {place} is by the suite '{against[0].suite}' or by another state of it, and the "
-            f"gate wants '{order.suite}' as it is now. {advice}"
-        )
-    same = [one for one in with_suite if one.candidate_digest == made.digest]
-    if not same:
-        raise ControlError(f"The settings of the route {place} have changed since its newest verdict. {advice}")
-    newest = next((one for one in same if one.result is not None), None)
-    if newest is None or newest.result is None:
-        raise ControlError(f"The evaluation {same[0].id} of {place} has not ended. {advice}")
-    age_days = (now_ms - (newest.ended_at or newest.created_at)) / DAY_MS
-    if age_days > VERDICT_DAYS_MAX:
-        over = age_days - VERDICT_DAYS_MAX
-        raise ControlError(
-            f"The verdict {newest.id} on {place} is {age_days:.1f} days old, {over:.1f} more than the gate allows. "
-            f"{advice}"
-        )
-    if shortfalls := find_shortfalls(read_verdict(newest.result), rules.gate):
-        raise ControlError(
-            "\n  ".join([f"The verdict {newest.id} on {place} does not pass the gate of '{class_id}':", *shortfalls])
-        )
-    return newest
+    gate: Gate = part.load("open").gate
+    return gate
 
 
-def _next_step(state: ClassState, pin: str, verdict: EvaluationRecord | None, rules: ClassRules) -> str:
-    class_id = state.version.class_id
-    if pin:
-        return (
-            f"The config pins its routes ({pin}). Change them there, or run 'cadenza class adopt {class_id}' to "
-            "promote candidates after evaluation."
-        )
-    is_current = verdict is not None and verdict.incumbent == state.version.number
-    if verdict is None or not is_current:
-        return f"To try another model, run 'cadenza class evaluate {class_id} --candidate PROVIDER/MODEL'."
-    return _step_after(verdict, rules)
+async def _judge(store: Store, state: ClassState, rules: ClassRules) -> Judgement:
+    part = _evaluation()
+    if part.is_installed:
+        judge: Judge = part.load("open").judge
+        return await judge(store, state, rules)
+    promotion = f"cadenza class promote {state.version.class_id} --candidate PROVIDER/MODEL --force --reason TEXT"
+    return Judgement(f"To serve another model, run '{promotion}'.")
 
 
-def _step_after(verdict: EvaluationRecord, rules: ClassRules) -> str:
-    """What to do after the newest evaluation, which was against the version that is served."""
-    class_id = verdict.class_id
-    if verdict.result is None:
-        return f"The evaluation {verdict.id} of {verdict.candidate} has not ended: repeat its command to resume it."
-    wanted = rules.suite.name if rules.suite else STARTER
-    if verdict.suite != wanted:
-        return (
-            f"The newest verdict, on {verdict.candidate}, is by the suite '{verdict.suite}', and the gate wants "
-            f"'{wanted}': run 'cadenza class evaluate {class_id} --candidate {verdict.candidate}'."
-        )
-    if shortfalls := find_shortfalls(read_verdict(verdict.result), rules.gate):
-        return f"{verdict.candidate} does not pass the gate: {shortfalls[0]}"
-    return (
-        f"{verdict.candidate} keeps the limits of the gate, by the suite '{verdict.suite}'. To serve it, run 'cadenza "
-        f"class promote {class_id} --candidate {verdict.candidate}', which also checks that this is the suite of the "
-        "gate, and the age of the verdict."
-    )
+def _evaluation() -> parts.Part:
+    part = parts.find("gate")
+    assert part, "it is listed"
+    return part

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from cadenza.core.config_keys import FRACTION, ConfigTable, Like, above_zero, list_of, whole
+from cadenza.core.public import Public
 from cadenza.core.records import Route
 
 Origin = Literal["config", "promotion"]
@@ -27,7 +28,7 @@ def main_of(routes: tuple[Route, ...]) -> tuple[Route, ...]:
     return tuple(route for route in routes if route.order == routes[0].order)
 
 
-class ClassVersion(msgspec.Struct, frozen=True, kw_only=True):
+class ClassVersion(Public, msgspec.Struct, frozen=True, kw_only=True):
     """A version of a class. `routes` are sorted by order."""
 
     class_id: str

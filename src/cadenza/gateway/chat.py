@@ -14,6 +14,7 @@ import msgspec
 from cadenza import clock
 from cadenza.core.chat import ChatRequest, LargeTexts
 from cadenza.core.errors import BodyTimedOut, ContextOverflow, PayloadTooLarge, UnsupportedEncoding
+from cadenza.core.grounding import NO_GROUNDING, Grounding
 from cadenza.core.prices import PriceSchedule
 from cadenza.core.records import OUTPUT_TOKENS_MAX, Plan, Principal, Route
 from cadenza.core.sent import sent_bytes
@@ -22,9 +23,9 @@ from cadenza.gateway.billing import Credit, size_hold
 from cadenza.gateway.credit_errors import check_least_credit
 from cadenza.gateway.extra_fields import ignored_header, passed_fields, with_passed_fields
 from cadenza.gateway.gateway import Gateway
+from cadenza.gateway.grounding import SWITCH, read_turned_off, with_able_routes
 from cadenza.gateway.large.bodies import LargeBodies
 from cadenza.gateway.large.weight import Steps, TooManySteps, is_light
-from cadenza.gateway.optional_steps import ground, with_able_routes
 from cadenza.gateway.parts import with_files
 from cadenza.gateway.relay import ReplyHead, StreamRelay, WholeRelay
 from cadenza.gateway.request import ApiRequest, RequestRecord
@@ -34,8 +35,6 @@ from cadenza.gateway.validate import parse_chat
 from cadenza.http.body import BodyBudget, BodyTimeout, BodyTooLarge
 from cadenza.http.exchange import Exchange, Request
 from cadenza.ledger.rules import Hold
-from cadenza.parts.grounding.material import NO_GROUNDING, Grounding
-from cadenza.parts.grounding.wanted import NOTHING_WANTED, SWITCH, find_wanted, read_turned_off
 from cadenza.routing.catalogue import has_ample_room, routes_that_fit
 from cadenza.routing.continuation import RoutedReply
 from cadenza.routing.dispatch import Dispatch
@@ -64,7 +63,7 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
     served, media, grounder = catalogue.find(chat.model, principal), chat.media, gateway.grounder  # 400
     if chat.needs or chat.files:
         served = with_able_routes(served, chat, grounder, catalogue)  # 400
-        if not grounder.settings.attachments:  # files go to the model, and are paid for
+        if not grounder.reads_files:  # files go to the model, and are paid for
             media = with_files(media, chat.files)
     plan, grounding, size_bytes = served.plan, NO_GROUNDING, request.chat_bytes or exchange.body.size_bytes
     texts = (
@@ -80,9 +79,9 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
         at("admitted")
         if chat.stream and principal.balance_nano >= catalogue.least_nano:
             gateway.in_flight.pings.start(request.answers)
-        wanted = find_wanted(chat, principal, exchange.request, grounder.settings, grounder.search)
-        if wanted is not NOTHING_WANTED:
-            grounding = await ground(gateway, request, served, chat, prompt, wanted)  # 409 402 400
+        wanted = grounder.wanted(chat, principal, exchange.request)
+        if wanted:
+            grounding = await grounder.ground(request, served, chat, prompt, wanted)  # 409 402 400
         if 2 * prompt.bound > plan.spare_tokens:  # it may be too long for a window
             plan = await fit(plan, served.prices, prompt, chat, principal.balance_nano)  # 400 402
         hold = size_hold(request, served, plan, chat, prompt)
@@ -98,7 +97,9 @@ async def serve_chat(gateway: Gateway, request: ApiRequest) -> None:
             async with RoutedReply(gateway.dispatcher, dispatch, credit.routed) as reply:  # 400 429 502
                 at("opened")
                 if chat.extra or reply.route.drops:
-                    request.answers.added_headers += ignored_header(chat, reply.route, searches=wanted.search)
+                    request.answers.added_headers += ignored_header(
+                        chat, reply.route, searches=wanted is not None and wanted.search
+                    )
                 relay = start_relay(request, chat, hold, credit, ask, grounding)
                 result = await relay.run(reply)
                 at("relayed")

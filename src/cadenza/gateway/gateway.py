@@ -9,6 +9,7 @@ from cadenza.core.tokens import Tokenizer
 from cadenza.fleet.key_cache import KeyCache
 from cadenza.fleet.presence import Presence
 from cadenza.fleet.shared import SharedState
+from cadenza.gateway.grounding import Grounder, NoGrounder
 from cadenza.gateway.in_flight import InFlight
 from cadenza.gateway.large.bodies import LargeBodies
 from cadenza.gateway.slots import Slots
@@ -19,7 +20,6 @@ from cadenza.gateway.written_later import KeyUse
 from cadenza.http.body import BodyMemory
 from cadenza.ledger.writer import LedgerWriter
 from cadenza.observe import Observer
-from cadenza.parts.grounding.gather import Grounder
 from cadenza.routing.catalogue import Snapshot
 from cadenza.routing.dispatch import Dispatcher
 from cadenza.store.store import Store, StoreUnavailable
@@ -37,12 +37,11 @@ def body_bytes_max(room_bytes: int | None) -> int:
 
 
 class State(msgspec.Struct, frozen=True):
-    """What outlives a request: the store, this process among the others, shared limits, and the caches of grounding."""
+    """What outlives a request: the store, this process among the others, and shared limits."""
 
     store: Store
     presence: Presence
     shared: SharedState
-    grounder: Grounder | None = None
 
 
 class Gateway:
@@ -68,7 +67,7 @@ class Gateway:
         self.key_cache = KeyCache(store, state.presence)
         self.unknown_keys = UnknownKeyLimiter(observer.metrics, state.shared.networks)
         self.large_bodies = LargeBodies(observer, self.dispatcher.tokenizer)
-        self.grounder = state.grounder or Grounder(store, observer)
+        self.grounder: Grounder = NoGrounder()
         self.in_flight = InFlight()
         self.key_use = KeyUse(store, observer.log)
         self.uploads = Uploads(BodyMemory(body_bytes), observer.metrics)
@@ -86,7 +85,6 @@ class Gateway:
     async def stop(self) -> None:
         await self.ledger.stop()
         await self.large_bodies.stop()
-        await self.grounder.stop()
 
     def has_usable_route(self) -> bool:
         """Whether any route of any class can be expected to answer. From then on the metrics have each route."""

@@ -5,6 +5,7 @@ A relay is the sink of the reply. `run` returns when the reply has ended and eve
 arrives, and the upstream is read no faster than the client reads.
 """
 
+import asyncio
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ import msgspec
 from cadenza.core.chat import Choice, Completion, ReplyMessage, assemble_calls, text_of_extras, usage_object
 from cadenza.core.content import Content
 from cadenza.core.errors import CadenzaError
+from cadenza.core.grounding import NO_GROUNDING, GroundedAnswer, Grounding
 from cadenza.core.money import Price
 from cadenza.core.records import ReplyResult, Usage
 from cadenza.core.tool_calls import ToolCallDelta, ToolCallNormalizer, text_of_calls
@@ -23,10 +25,9 @@ from cadenza.gateway.answers import Answers
 from cadenza.gateway.chunks import Chunks, Events, encode
 from cadenza.gateway.meter import UsageMeter
 from cadenza.http.exchange import Exchange
-from cadenza.parts.grounding.answer import GroundedStream, ground_whole
-from cadenza.parts.grounding.material import NO_GROUNDING, Grounding
 from cadenza.upstreams.base import NO_EXTRAS, Fault, OpenReply, Piece
 
+SLICE_CHARS = 50_000  # of an answer with reference material, in one turn of the event loop
 BROKE_OFF = "The model's answer broke off before its end. Retry."
 
 
@@ -67,10 +68,11 @@ class WholeRelay(Content, msgspec.Struct, eq=False):
             meter.has_calls = True
         if meter.needs_count:
             await meter.count_whole(content + text_of_extras(fields) + text_of_calls(deltas))
-        if grounding.fence_ids:
-            content, annotations = await ground_whole(content, grounding.fence_ids, grounding.sources)
+        if grounding.answer:
+            answer = grounding.answer()
+            content = await pass_through(answer, content)
             if grounding.sources:
-                fields["annotations"] = annotations
+                fields["annotations"] = answer.annotations()
         if deltas:
             fields["tool_calls"] = assemble_calls(deltas)
         if not content and ("tool_calls" in fields or "refusal" in fields):
@@ -120,6 +122,15 @@ class WholeRelay(Content, msgspec.Struct, eq=False):
         return join_extras(extras)
 
 
+async def pass_through(answer: GroundedAnswer, content: str) -> str:
+    """What is left of a whole text. Other requests can run in between."""
+    pieces = list[str]()
+    for start in range(0, len(content), SLICE_CHARS):
+        pieces.append(answer.take(content[start : start + SLICE_CHARS]))
+        await asyncio.sleep(0)
+    return "".join([*pieces, answer.end()])
+
+
 def join_extras(parts: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
     """The parts of texts and lists as one, by name."""
     return {
@@ -139,8 +150,7 @@ class StreamRelay:
         self._events: Events = Chunks(head.completion_id, head.created, head.class_id)
         self._calls = ToolCallNormalizer() if head.has_tools else None
         self._unsent: list[tuple[bytes, str]] = []  # chunks and their texts, until all that arrived together are here
-        ids, sources = head.grounding.fence_ids, head.grounding.sources
-        self._grounded = GroundedStream(ids, sources) if ids else None
+        self._grounded = head.grounding.answer and head.grounding.answer()
         self._sent_s = math.inf  # when the last chunk was sent, by the monotonic clock
 
     async def run(self, reply: OpenReply) -> ReplyResult:

@@ -11,7 +11,7 @@ The records that the money of one request passes through:
 
 | record               | made by                      | read by                      | lives until              |
 |----------------------|------------------------------|------------------------------|--------------------------|
-| Affordable           | gateway/optional_steps       | grounding                    | material is gathered     |
+| Affordable           | grounding                    | grounding                    | material is gathered     |
 | Hold                 | billing.size_hold, grounding | rules, writer, marks, rows   | the end is durable       |
 | Held                 | rules.take_hold, reserves    | billing, writer              | the request ends         |
 | Insufficient         | rules.take_hold              | billing: status 402          | the request is refused   |

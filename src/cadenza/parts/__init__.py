@@ -16,7 +16,6 @@ from typing import Literal
 import msgspec
 
 from cadenza.core.errors import ExpectedError
-from cadenza.core.extras import describe_missing
 
 Module = Literal[
     "kind",  # of provider, as `KIND`: what is usual for it
@@ -26,10 +25,14 @@ Module = Literal[
     "commands",  # of the command line; "ledger close" is its function `ledger_close`
     "pages",  # what it adds to the site, which alone loads it
     "checks",  # what `cadenza doctor` looks at
+    "screen",  # its lines when a service starts
     "problems",  # the rules that find what is wrong with it
     "contents",  # everything that a server has, for the retention audit
     "move",  # a store from SQLite to this one
 ]
+
+
+PAGES = "pages"  # what serves people
 
 
 class MissingPart(ExpectedError):
@@ -62,8 +65,8 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def missing(self) -> str:
-        """What is said of a setting that needs it, if it is not installed."""
-        return f"it {describe_missing(self.name)}"
+        """What is said of what needs it, if it is not installed."""
+        return f"needs the extra '{self.name}', which is not installed; run: pip install 'cadenza[{self.name}]'"
 
     @property
     def folder(self) -> Traversable:
@@ -71,7 +74,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
     def require(self) -> None:
         if not self.is_installed:
-            raise MissingPart(f"This {describe_missing(self.name)}")
+            raise MissingPart(f"This {self.missing}")
 
     def load(self, module: Module) -> ModuleType:
         self.require()
@@ -104,6 +107,15 @@ PARTS = (
         has=frozenset({"settings", "run"}),
     ),
     Part(
+        name="grounding",
+        packages=("idna", "pypdfium2"),
+        owns=("[grounding]",),
+        commands={"memory": "Notes that the replies to an account may use."},
+        heading="Accounts and keys",
+        has=frozenset({"settings", "run", "commands", "pages", "checks", "screen"}),
+        is_default=True,
+    ),
+    Part(
         name="embedded",
         owns=("kind embedded",),
         commands={"model": "The embedded model."},
@@ -129,8 +141,17 @@ PARTS = (
         has=frozenset({"settings", "run", "open", "commands", "pages", "problems"}),
     ),
     Part(
-        name="retention",
+        name="evaluation",
         packages=("jsonschema_rs",),
+        owns=("gate",),
+        commands={
+            "class evaluate": "Compare a candidate with what serves a class, on a suite of cases.",
+            "class suite": "Suites: files of cases with which classes are evaluated.",
+        },
+        has=frozenset({"open", "commands", "pages"}),
+    ),
+    Part(
+        name="retention",
         commands={
             "retention": "What stays of the content that was sent.",
             "audit retention": "Send random words as content, in every place where content can be, and search for them "
@@ -145,11 +166,10 @@ PARTS = (
             *("cryptography", "jinja2", "latex2mathml", "markdown_it", "nh3", "pygments", "segno", "starlette"),
             "webauthn",
         ),
-        owns=("[platform]", "/"),
+        owns=("[platform]", PAGES),
         has=frozenset({"settings", "run", "checks"}),
         is_default=True,
     ),
-    Part(name="grounding", has=frozenset({"pages"}), is_default=True),
 )
 
 TABLES = [table for part in PARTS for table in part.tables]
@@ -157,8 +177,9 @@ TABLES = [table for part in PARTS for table in part.tables]
 
 def find(wanted: str) -> Part | None:
     """The part to which this address, table, path or command belongs: it owns the longest beginning."""
-    owned = [(len(own), part) for part in PARTS for own in (*part.owns, *part.commands) if wanted.startswith(own)]
-    return max(owned, key=itemgetter(0), default=(0, None))[1]
+    owned = ((own, part) for part in PARTS for own in (*part.owns, *(f"{words} " for words in part.commands)))
+    found = [(len(own), part) for own, part in owned if f"{wanted} ".startswith(own)]
+    return max(found, key=itemgetter(0), default=(0, None))[1]
 
 
 def having(module: Module) -> Iterator[Part]:

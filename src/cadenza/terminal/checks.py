@@ -25,4 +25,5 @@ class Check(msgspec.Struct, frozen=True):
 
 
 Checks = Callable[[Settings], Awaitable[list[Check]]]  # of a part
+Screen = Callable[[Settings], list[tuple[str, str]]]  # lines of a part on the start screen: a name and a text
 OfferModel = Callable[[], bool]  # asks whether to install the built-in model; True once it is

@@ -24,19 +24,19 @@ from cadenza.core.errors import (
     UpstreamFailed,
 )
 from cadenza.core.faults import FaultKind
+from cadenza.core.grounding import Source
 from cadenza.core.money import Price
 from cadenza.core.records import Usage
 from cadenza.core.tool_calls import ToolCallPart
 from cadenza.gateway.answers import Answers
 from cadenza.gateway.meter import UsageMeter
 from cadenza.gateway.relay import ReplyHead
-from cadenza.parts.grounding.material import Grounding
-from cadenza.parts.grounding.search.records import Source
 from cadenza.parts.protocols.anthropic import MESSAGE_ERRORS, error_body
 from cadenza.parts.protocols.anthropic_reply import MessageStream, WholeMessage
 from cadenza.parts.protocols.anthropic_request import NO_THREADS
 from cadenza.parts.protocols.translation import Kept
 from cadenza.upstreams.base import Fault, Piece
+from tests.grounded_answer import cited as grounded
 from tests.unit.gateway.client import WAIT_S, Client
 from tests.unit.gateway.funded_store import FundedStore
 from tests.unit.gateway.gateways import running_api
@@ -237,7 +237,7 @@ async def test_thinking_is_hidden_unless_it_was_asked_for() -> None:
 
 async def test_sources_are_citations_of_the_text() -> None:
     """In a stream and in a whole reply, for a client of Anthropic's web search."""
-    grounding = Grounding(fence_ids=("0123456789abcdef",), sources=(Source("https://x.test", "X", "text"),))
+    grounding = grounded(Source("https://x.test", "X", "text"))
     head = msgspec.structs.replace(PLAIN, grounding=grounding)
     for message in (
         assembled(await Reply(Piece("So [1]."), end(), head=head).stream()),
@@ -250,7 +250,7 @@ async def test_sources_are_citations_of_the_text() -> None:
 
 async def test_sources_of_a_text_before_thinking() -> None:
     """They are citations of a further block, because that of the text is closed."""
-    grounding = Grounding(fence_ids=("0123456789abcdef",), sources=(Source("https://x.test", "X", "text"),))
+    grounding = grounded(Source("https://x.test", "X", "text"))
     head = msgspec.structs.replace(PLAIN, grounding=grounding)
     message = assembled(await Reply(Piece("So [1]."), thought("hm"), end(), head=head).stream())
     assert [len(block.get("citations") or ()) for block in message["content"]] == [0, 0, 1]

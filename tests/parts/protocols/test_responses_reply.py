@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cadenza.core.faults import FaultKind
+from cadenza.core.grounding import Source
 from cadenza.core.records import Usage
 from cadenza.core.tool_calls import ToolCallPart
 from cadenza.fleet.presence import Presence
@@ -19,13 +20,13 @@ from cadenza.gateway.chat import LARGE_BYTES
 from cadenza.gateway.relay import BROKE_OFF, ReplyHead
 from cadenza.http.events import PING
 from cadenza.http.exchange import Exchange, Interruption
-from cadenza.parts.grounding.material import ID_CHARS, TAG_NAME, Grounding
-from cadenza.parts.grounding.search.records import Source
 from cadenza.parts.protocols.responses_reply import StreamedResponse, WholeResponse
 from cadenza.parts.protocols.responses_request import unwrap_reasoning
 from cadenza.parts.protocols.run import CHILD
 from cadenza.parts.protocols.translation import Kept
 from cadenza.upstreams.base import Fault, Overflow, Piece
+from tests.grounded_answer import TAG
+from tests.grounded_answer import cited as grounded
 from tests.parts.protocols.generated.checks import assemble_items
 from tests.unit.gateway.client import Client
 from tests.unit.gateway.funded_store import FORTE, FUNDED_NANO, FundedStore
@@ -195,10 +196,8 @@ async def test_a_cut_reply_is_incomplete(finish: str, reason: str) -> None:
 async def test_sources_are_annotations() -> None:
     """As events before the end of the text, and in the text of the response; tags of grounding are removed."""
     source = Source("https://a.example", "A")
-    head = ReplyHead(
-        "chatcmpl-one", 1, "forte", PRICE, grounding=Grounding(fence_ids=("0" * ID_CHARS,), sources=(source,))
-    )
-    replies = Replies(Piece("It is so [1]"), Piece(f"</{TAG_NAME} {'0' * ID_CHARS}>.", "stop", USED), head=head)
+    head = ReplyHead("chatcmpl-one", 1, "forte", PRICE, grounding=grounded(source))
+    replies = Replies(Piece("It is so [1]"), Piece(f"{TAG}.", "stop", USED), head=head)
     events, whole = await replies.stream(), await replies.whole()
     cited = {"type": "url_citation", "url": "https://a.example", "title": "A", "start_index": 9, "end_index": 12}
     [added] = [one for one in events if one["type"] == "response.output_text.annotation.added"]

@@ -7,6 +7,7 @@ from typing import Any
 
 from cadenza.config import Settings, load_settings
 from cadenza.config.write import example_config, write_config
+from cadenza.parts.grounding.settings import GroundingSettings
 from cadenza.parts.retention.canaries import CanarySet
 from cadenza.parts.retention.config import PrivateConfig
 
@@ -31,11 +32,13 @@ def test_every_setting_is_kept_or_replaced(tmp_path: Path) -> None:
     raw = tomllib.loads(example_config())
     _, toml, settings = audited(tmp_path, raw)
     assert OUTSIDE.findall(toml) == []
-    assert [*settings.tables] == ["observe"]
+    assert {*settings.tables} == {"grounding", "observe", "platform"}
     assert {one.base_url for one in settings.providers.values()} == {f"{UPSTREAM}/v1"}
     assert settings.classes["forte"].routes[0].model == "acme-large"
-    assert settings.grounding.search.url == UPSTREAM
-    assert settings.grounding.search.price_nano
+    grounding = settings.of(GroundingSettings)
+    assert grounding
+    assert grounding.search.url == UPSTREAM
+    assert grounding.search.price_nano
 
 
 def test_dialects_are_kept(tmp_path: Path) -> None:
@@ -54,4 +57,4 @@ def test_the_built_in_default(tmp_path: Path) -> None:
     """Without a config file the built-in upstream answers for the embedded model, and the audit says so."""
     config, _, settings = audited(tmp_path, {})
     assert {one.kind for one in settings.providers.values()} == {"openai"}
-    assert any("embedded model" in note for note in config.notes)
+    assert any("no model runs on this machine" in note for note in config.notes)

@@ -17,8 +17,8 @@ from cadenza.gateway.chunks import Chunks, encode
 from cadenza.gateway.meter import UsageMeter
 from cadenza.gateway.relay import ReplyHead, StreamRelay
 from cadenza.http.events import DONE, EventReader
-from cadenza.parts.grounding.material import Grounding
 from cadenza.upstreams.base import Fault, Piece
+from tests.grounded_answer import cited
 from tests.unit.gateway.client import WAIT_S, Client, let_tasks_run
 from tests.unit.gateway.prompts import TOKENIZER, prompt_of
 from tests.unit.gateway.scripted_upstream import ScriptedReply, Step
@@ -124,7 +124,7 @@ async def test_the_longest_gap_of_a_stream_is_noted() -> None:
 
 async def test_text_that_may_become_a_tag_is_not_lost_in_a_fault() -> None:
     """With reference material, the end of the text waits for the next piece; if none comes, it is still sent."""
-    head = msgspec.structs.replace(HEAD, grounding=Grounding(fence_ids=("0123456789abcdef",)))
+    head = msgspec.structs.replace(HEAD, grounding=cited())
     stream = Stream(Piece("a </refer"), Fault(FaultKind.TRUNCATED), head=head)
     result = await stream.run_and_finish()
     said = [event["choices"][0]["delta"].get("content", "") for event in stream.events if "choices" in event]

@@ -1,19 +1,13 @@
 """A connection goes to the first address of a host that answers: a silent one does not use up the time."""
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable
-from ipaddress import IPv4Network, IPv6Network
 
 import pytest
 
 from cadenza.http.connecting import connect_to_first, in_turn
-from cadenza.parts.grounding.search.pages.addresses import Network
-from cadenza.parts.grounding.search.records import FetchFailed
-from tests.unit.grounding.fetch_site import HOST, Names, fetching
 from tests.unit.http.addresses import (
     PATIENT_S,
-    SILENT,
     V4,
     V6,
     accepting,
@@ -25,22 +19,17 @@ from tests.unit.http.peer import LOCALHOST, Peer, client_of, fetch, refusing_por
 from tests.unit.http.test_client import HI, has_ipv6_loopback
 from tests.unit.upstreams.clock import Clock
 
+HOST = "host.example"
+
 
 async def ask(base_url: str, proxy: str | None = None) -> None:
     async with client_of(base_url, proxy) as client, client.request("GET", "/", b"", PATIENT_S):
         pass
 
 
-async def fetch_page(port: int) -> None:
-    names = Names({HOST: [[SILENT, LOCALHOST]]})
-    async with fetching(names, allow_networks=[IPv4Network("127.0.0.0/8")]) as fetcher:
-        await fetcher.fetch(f"http://{HOST}:{port}/")
-
-
 OUTGOING: dict[str, Callable[[int], Awaitable[object]]] = {
     "a client of HTTP": lambda port: ask(f"http://{HOST}:{port}"),
     "through a proxy": lambda port: ask("https://provider.example", f"http://{HOST}:{port}"),
-    "a web page": fetch_page,
 }
 
 
@@ -84,15 +73,3 @@ def test_families_take_turns() -> None:
     """The order of a family stays, and the first one begins."""
     given = [place("::1", 1, V6), place("::2", 1, V6), place("::3", 1, V6), place("127.0.0.1", 1)]
     assert [address[4][0] for address in in_turn(given)] == ["::1", "127.0.0.1", "::2", "::3"]
-
-
-async def test_each_family_of_a_pages_host_is_tried() -> None:
-    """However many addresses of the first family there are: of a web page's host only some are tried."""
-    if not has_ipv6_loopback():
-        pytest.skip("this machine has no IPv6 loopback")
-    names = Names({HOST: [["127.0.0.3", "127.0.0.4", "127.0.0.5", "::1"]]})
-    loopback: list[Network] = [IPv4Network("127.0.0.0/8"), IPv6Network("::1/128")]
-    async with Peer(responding(HI), host="::1") as peer, fetching(names, allow_networks=loopback) as fetcher:
-        with contextlib.suppress(FetchFailed):
-            await fetcher.fetch(f"http://{HOST}:{peer.port}/")
-        assert peer.visits

@@ -13,14 +13,12 @@ from typing import TypeVar
 
 from cadenza import clock, parts
 from cadenza.config import Settings
-from cadenza.config.build import search_options
 from cadenza.config.settings import DEFAULT_PRICES, ServerSettings
 from cadenza.control.prices import read_schedules, say_unused
 from cadenza.control.store.prepare import require_store
 from cadenza.fleet.presence import is_registered
 from cadenza.fleet.shared import MEMORY
 from cadenza.http.headers import is_local
-from cadenza.parts.grounding.search.engines.build import build_web_engine, probe
 from cadenza.store.address import open_store
 from cadenza.store.migrate import schema_state
 from cadenza.store.store import Store, StoreRefused, StoreUnavailable, check_write, compare_clocks
@@ -45,7 +43,6 @@ async def check_installation(settings: Settings) -> list[Check]:
         *check_shared_state(settings.shared_state.url),
         check_region(settings.store.region),
         check_metrics(settings.server),
-        await check_search(settings),
         *await check_prices(settings),
         *[check for part in parts.having("checks") for check in await part.load("checks").checks(settings)],
     ]
@@ -163,17 +160,3 @@ def check_metrics(server: ServerSettings) -> Check:
         return Check("metrics", "ok", "open to programs on this machine")
     todo = "Set metrics_token_env in [server]: behind a proxy on this machine, anyone may pass for a local program."
     return Check("metrics", "warning", f"the service listens on {server.host}, and /metrics has no token", todo)
-
-
-async def check_search(settings: Settings) -> Check:
-    search = settings.grounding.search
-    if search.engine == "off":
-        return Check("search", "ok", "off: the config names no engine")
-    if search.api_key_env and not search.api_key:
-        return Check("search", "warning", f"{search.engine} was not asked: its key is not set")
-    engine = build_web_engine(search_options(search))
-    try:
-        found = await probe(engine)
-    finally:
-        await engine.close()
-    return Check("search", "ok" if found.works else "fault", found.detail)

@@ -19,8 +19,8 @@ from cadenza.parts.evaluation import verdict_rows as verdicts
 from cadenza.parts.evaluation.conformance import check_conformance, conformance_quote
 from cadenza.parts.evaluation.graders import Graders
 from cadenza.parts.evaluation.runner import RunProgress, SuiteRun, run_suite
-from cadenza.parts.evaluation.verdict import Verdict, WireChecks, reach_verdict
-from cadenza.parts.evaluation.verdict_rows import SIDES, AnswerScore, EvaluationRecord, Side
+from cadenza.parts.evaluation.verdict import SIDES, AnswerScore, Side, Verdict, WireChecks, reach_verdict
+from cadenza.parts.evaluation.verdict_rows import EvaluationRecord
 from cadenza.store.store import Store, StoreRefused
 
 
@@ -99,9 +99,7 @@ def new_record(
 def end_record(record: EvaluationRecord, verdict: Verdict, now_ms: int) -> EvaluationRecord:
     """The row of an evaluation that has ended with this verdict."""
     state: verdicts.VerdictState = "finished" if verdict.is_complete else "stopped"
-    return msgspec.structs.replace(
-        record, state=state, ended_at=now_ms, spent_nano=verdict.spent_nano, result=verdict.to_json()
-    )
+    return msgspec.structs.replace(record, state=state, ended_at=now_ms, spent_nano=verdict.spent_nano, result=verdict)
 
 
 async def _begin(store: Store, order: EvaluationOrder, now_ms: int) -> tuple[EvaluationRecord, list[AnswerScore]]:

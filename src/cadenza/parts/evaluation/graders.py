@@ -16,7 +16,6 @@ from cadenza.children.confine import ChildLimits
 from cadenza.children.lane import Lane, LaneSettings
 from cadenza.children.process import Died, TooHeavy
 from cadenza.core.content import Content
-from cadenza.core.extras import require_extra
 from cadenza.parts.evaluation.check_tasks import MATCH, PatternTask, SchemaTask
 from cadenza.parts.evaluation.refusals import is_refusal
 from cadenza.parts.evaluation.suite import (
@@ -66,7 +65,6 @@ class Graders(AbstractAsyncContextManager["Graders"]):
     """The child process in which the patterns and schemas of suites are tried."""
 
     def __init__(self) -> None:
-        require_extra("evaluation")  # or the child would fail each case
         self._checks = Lane(CHILD)
 
     async def __aexit__(self, *_error: object) -> None:

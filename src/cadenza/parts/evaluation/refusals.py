@@ -2,8 +2,8 @@
 
 The wording is a list of phrases in ten languages in which assistants decline. It is a heuristic: a refusal in other
 words, or in another language, is missed, and an answer that begins by saying that it cannot do one part counts as a
-refusal. `tests/unit/evaluation/test_refusals.py` has the sentences that it is measured on. A case that matters combines
-it with other graders, such as words that only a real answer has.
+refusal. `tests/parts/evaluation/test_refusals.py` has the sentences that it is measured on. A case that matters
+combines it with other graders, such as words that only a real answer has.
 """
 
 import re

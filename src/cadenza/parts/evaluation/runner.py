@@ -22,8 +22,7 @@ from cadenza.core.tokens import estimate_tokens
 from cadenza.core.tool_calls import ToolCallDelta, ToolCallNormalizer
 from cadenza.parts.evaluation.graders import GradedReply, Graders, ReplyCall, grade
 from cadenza.parts.evaluation.suite import Case, Suite
-from cadenza.parts.evaluation.verdict import FULL_SCORE, CaseFacts
-from cadenza.parts.evaluation.verdict_rows import AnswerScore, Side
+from cadenza.parts.evaluation.verdict import FULL_SCORE, AnswerScore, CaseFacts, Side
 from cadenza.store.store import StoreUnavailable
 from cadenza.upstreams.base import Ask, Collector, Fault, Piece, Upstream
 

@@ -23,14 +23,30 @@ from cadenza.parts.evaluation.statistics import (
     mean,
     percentile,
 )
-from cadenza.parts.evaluation.verdict_rows import SIDES, AnswerScore, Side
 
 EQUAL = 1e-9  # scores this close are equal: they are sums of floats
 FULL_SCORE = 1.0
 NANO_STEP = 10_000
 
+Side = Literal["incumbent", "candidate"]
+SIDES: tuple[Side, Side] = ("incumbent", "candidate")
 CheckState = Literal["ok", "warning", "fault"]
 CHECK_STATES: tuple[CheckState, ...] = ("ok", "warning", "fault")  # from good to bad
+
+
+class AnswerScore(msgspec.Struct, frozen=True, kw_only=True):
+    """One graded answer of one side. `fault` is the kind of upstream fault that left it without an answer, or empty."""
+
+    case_number: int  # its place in the suite, from 1
+    run: int  # from 1
+    side: Side
+    score: float  # from 0 to 1
+    cost_nano: int | None = None  # None if the costs of the route are not known
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    first_token_ms: float | None = None
+    duration_ms: float | None = None
+    fault: str = ""
 
 
 class ConformanceCheck(msgspec.Struct, frozen=True):
@@ -141,9 +157,6 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     def tag(self, name: str) -> TagSummary | None:
         return next((one for one in self.by_tag if one.tag == name), None)
 
-    def to_json(self) -> str:
-        return msgspec.json.encode(self).decode()
-
 
 class CaseFacts(msgspec.Struct, frozen=True):
     """What a verdict needs to know of a case: its number in the suite and its tags."""
@@ -170,10 +183,6 @@ class CaseResult(msgspec.Struct, frozen=True):
 def show_cost(nano: float) -> str:
     """Dollars, rounded up to a thousandth of a cent, so that nothing is shown as free that is not."""
     return format_dollars(math.ceil(nano / NANO_STEP) * NANO_STEP)
-
-
-def read_verdict(text: str) -> Verdict:
-    return msgspec.json.decode(text, type=Verdict)
 
 
 def describe_decision(verdict: Verdict, candidate: str) -> str:

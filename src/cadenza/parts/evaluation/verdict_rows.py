@@ -9,31 +9,16 @@ from typing import Literal
 import msgspec
 from sqlalchemy import bindparam, insert, select
 
+from cadenza.core.public import Public
+from cadenza.parts.evaluation.verdict import AnswerScore, Verdict
 from cadenza.store.class_tables import verdict_scores, verdicts
 from cadenza.store.statements import Statement
 from cadenza.store.store import Row, Store, Transaction, change_row
 
-Side = Literal["incumbent", "candidate"]
-SIDES: tuple[Side, Side] = ("incumbent", "candidate")
 VerdictState = Literal["running", "finished", "stopped"]
 
 
-class AnswerScore(msgspec.Struct, frozen=True, kw_only=True):
-    """One graded answer of one side. `fault` is the kind of upstream fault that left it without an answer, or empty."""
-
-    case_number: int  # its place in the suite, from 1
-    run: int  # from 1
-    side: Side
-    score: float  # from 0 to 1
-    cost_nano: int | None = None  # None if the costs of the route are not known
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    first_token_ms: float | None = None
-    duration_ms: float | None = None
-    fault: str = ""
-
-
-class EvaluationRecord(msgspec.Struct, frozen=True, kw_only=True):
+class EvaluationRecord(Public, msgspec.Struct, frozen=True, kw_only=True):
     """An evaluation: a row of `verdicts`. Release 0.1.0 has left others there, of the kind `watch`."""
 
     id: str
@@ -50,7 +35,7 @@ class EvaluationRecord(msgspec.Struct, frozen=True, kw_only=True):
     suite_digest: bytes
     runs: int
     spent_nano: int = 0
-    result: str | None = None  # JSON of evaluation/verdict.py
+    result: Verdict | None = None  # once it has ended; JSON in the row
 
 
 _RECORD = EvaluationRecord.__struct_fields__
@@ -75,7 +60,7 @@ SCORES = Statement(
 
 
 def add(tx: Transaction, record: EvaluationRecord) -> None:
-    tx.change(ADD, msgspec.structs.asdict(record))
+    tx.change(ADD, {**msgspec.structs.asdict(record), "result": _to_json(record.result)})
 
 
 async def list_newest(store: Store, class_id: str, count: int) -> list[EvaluationRecord]:
@@ -92,8 +77,8 @@ async def list_same(store: Store, like: EvaluationRecord) -> list[EvaluationReco
 
 def end(tx: Transaction, record: EvaluationRecord) -> None:
     """Write how an evaluation ended: `state`, `ended_at`, `spent_nano` and `result`."""
-    ended = {name: getattr(record, name) for name in ("state", "ended_at", "spent_nano", "result")}
-    change_row(tx, verdicts, record.id, **ended)
+    ended = {name: getattr(record, name) for name in ("state", "ended_at", "spent_nano")}
+    change_row(tx, verdicts, record.id, **ended, result=_to_json(record.result))
 
 
 def add_scores(tx: Transaction, id_: str, scores: list[AnswerScore], spent_nano: int | None = None) -> None:
@@ -108,4 +93,10 @@ async def list_scores(store: Store, id_: str) -> list[AnswerScore]:
 
 
 def read_record(row: Row) -> EvaluationRecord:
-    return EvaluationRecord(**dict(zip(_RECORD, row, strict=True)))
+    *values, result = row
+    found = None if result is None else msgspec.json.decode(result, type=Verdict)
+    return EvaluationRecord(**dict(zip(_RECORD, (*values, found), strict=True)))
+
+
+def _to_json(result: Verdict | None) -> str | None:
+    return None if result is None else msgspec.json.encode(result).decode()

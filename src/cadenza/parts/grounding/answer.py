@@ -8,15 +8,16 @@ the index of an array cite nothing. Positions are in characters. A very long ans
 is searched only as far as takes milliseconds.
 """
 
-import asyncio
 import re
 from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
-from cadenza.parts.grounding.material import ID_CHARS, TAG_NAME
-from cadenza.parts.grounding.search.records import Source
+from cadenza.core.grounding import Source
 
+ID_BYTES = 8
+ID_CHARS = 2 * ID_BYTES
+TAG_NAME = "reference"
 TAG_CHARS_MAX = 4096
 STARTS = (f"<{TAG_NAME} ", f"</{TAG_NAME} ")
 ATTRIBUTES_CHARS_MAX = 4000  # so that a tag is no longer than TAG_CHARS_MAX
@@ -84,8 +85,8 @@ class TagRemover:
         return False
 
 
-class GroundedStream:
-    """The answer of a stream."""
+class FencedAnswer:
+    """An answer to a request with such fences and sources, as it comes."""
 
     def __init__(self, fence_ids: Sequence[str], sources: Sequence[Source]) -> None:
         self._tags = TagRemover(fence_ids)
@@ -107,18 +108,6 @@ class GroundedStream:
         if text and self._sources:
             self._sent.append(text)
         return text
-
-
-async def ground_whole(
-    content: str, fence_ids: Sequence[str], sources: Sequence[Source]
-) -> tuple[str, list[dict[str, Any]]]:
-    """The answer of a reply that is not a stream, and its annotations. Other requests can run in between."""
-    remover, pieces = TagRemover(fence_ids), list[str]()
-    for start in range(0, len(content), PIECE_CHARS_MAX // 4):
-        pieces.append(remover.take(content[start : start + PIECE_CHARS_MAX // 4]))
-        await asyncio.sleep(0)
-    answer = "".join([*pieces, remover.end()])
-    return answer, find_citations(answer, sources)
 
 
 def find_citations(answer: str, sources: Sequence[Source]) -> list[dict[str, Any]]:

@@ -11,14 +11,13 @@ import hmac
 import time
 from collections.abc import AsyncIterator
 
-import msgspec
-
 from cadenza import clock
 from cadenza.core.chat import new_completion_id
 from cadenza.core.money import Price
 from cadenza.core.rates import Rate
 from cadenza.core.records import DISCONNECTED_STATUS, SEARCH, Outcome, Principal, Usage
 from cadenza.fleet.shared import Rates
+from cadenza.gateway.grounding import SearchTerms
 from cadenza.ledger.rules import Held, Hold, Repeated
 from cadenza.ledger.writer import LedgerWriter
 from cadenza.parts.grounding.search.records import EngineFailed
@@ -106,14 +105,6 @@ class Charges:
             idempotency_digest=digest,
             is_capped=principal.is_capped,
         )
-
-
-class SearchTerms(msgspec.Struct, frozen=True):
-    """The engine and price of a search, and the quota of an account: `per_day` in a burst and in each day."""
-
-    engine: str
-    price_nano: int = 0
-    per_day: int = 1000
 
 
 @contextlib.asynccontextmanager

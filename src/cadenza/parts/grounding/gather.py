@@ -16,16 +16,16 @@ import msgspec
 
 from cadenza.core.chat import ASKS_FOR_SEARCH, ChatRequest, UserQuestion, find_user_question
 from cadenza.core.errors import CadenzaError, RateLimited, UnreadableAttachment
+from cadenza.core.grounding import NO_GROUNDING, FileSize, Grounding
 from cadenza.core.money import Price
 from cadenza.core.records import Plan, Principal, Route
 from cadenza.core.tokens import estimate_tokens, output_room
+from cadenza.gateway.grounding import SearchTerms, Wanted
 from cadenza.observe import Observer
-from cadenza.parts.grounding.charges import SearchTerms
 from cadenza.parts.grounding.files.questions import AskedOfFiles
 from cadenza.parts.grounding.files.reader import DocumentReader, ReaderBusy, SentFile
-from cadenza.parts.grounding.files.records import FileSize
 from cadenza.parts.grounding.files.shown import DocumentText
-from cadenza.parts.grounding.material import NO_GROUNDING, Grounding, Material, insert_material
+from cadenza.parts.grounding.material import Material, insert_material
 from cadenza.parts.grounding.memory import recall
 from cadenza.parts.grounding.search.records import (
     NOTHING_FOUND,
@@ -36,7 +36,6 @@ from cadenza.parts.grounding.search.records import (
     SearchResult,
 )
 from cadenza.parts.grounding.search.web_search import WebSearch
-from cadenza.parts.grounding.wanted import GroundingOptions, Wanted
 from cadenza.routing.prompt import PromptSize
 from cadenza.store.store import Store, StoreUnavailable
 
@@ -97,24 +96,22 @@ class GroundingBudget(msgspec.Struct, frozen=True):
     search: int
 
 
-class Grounder:
-    """Adds reference material to the requests of one process. A reload that changes `[grounding]` makes another one."""
+class Gatherer:
+    """Gathers for the requests of one process."""
 
     def __init__(
         self,
         store: Store,
         observer: Observer,
-        settings: GroundingOptions | None = None,
         search: WebSearch | None = None,
         reader: DocumentReader | None = None,
     ) -> None:
-        self.settings = settings or GroundingOptions()
         self.store = store
         self.search = search  # None if the config turns it off
         self._observer = observer
         self._reader = reader or (search.reader if search else DocumentReader(observer))
 
-    async def ground(self, request: GroundingRequest, wanted: Wanted) -> Grounding:
+    async def gather(self, request: GroundingRequest, wanted: Wanted) -> Grounding:
         """Gather what is wanted, and insert it into the messages. 400 if a file cannot be read, 429 if not now."""
         chat = request.chat
         question = chat.question

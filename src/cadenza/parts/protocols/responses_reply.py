@@ -365,7 +365,7 @@ class WholeResponse(WholeRelay, eq=False, kw_only=True):
 
     def finish(self, result: ReplyResult) -> None:
         assert self.message
-        if self.head.grounding.fence_ids:
+        if self.head.grounding.answer:
             self.events.replace_text(self.message.content or "")
         self.events.annotations(self.message.annotations or ())
         assert result.finish_reason

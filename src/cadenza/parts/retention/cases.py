@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from cadenza import clock
+from cadenza import clock, parts
 from cadenza.control.account.accounts import create_account, get_owner
 from cadenza.control.account.erasure import erase_account
 from cadenza.control.keys import KeyOrder, create_key
@@ -390,5 +390,6 @@ def all_cases() -> dict[str, Case]:
     for fault, script in FAULTS.items():
         for name, (request, make_body) in PROTOCOLS.items():
             cases |= both(f"upstream, {name}, {{}}: {fault}", make_body(TEXT), script, request)
-    cases["evaluation: message, answer and grader"] = evaluate
+    if (part := parts.find("class evaluate")) and part.is_installed:
+        cases["evaluation: message, answer and grader"] = evaluate
     return cases

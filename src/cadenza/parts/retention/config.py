@@ -53,7 +53,7 @@ class PrivateConfig:
         if any(kind_of(one.kind).is_local for one in self._settings.providers.values()):
             self.notes.append("no model runs on this machine: the built-in upstream answers for it")
         made = {PROVIDER: {}, **providers}
-        return given | {
+        tables = given | {
             "server": {**server, "host": "127.0.0.1", "port": 0, "drain_s": 5},
             "store": {**given.get("store", {}), "url": store_url},
             "shared_state": {"url": shared_state_url},
@@ -64,6 +64,8 @@ class PrivateConfig:
             "platform": {name: platform[name] for name in PLATFORM if name in platform},
             **({"observe": {**observe, "otlp_url": upstream_url, "sample": 1.0}} if observe else {}),
         }
+        owners = {name: parts.find(f"[{name}]") for name in tables}
+        return {name: one for name, one in tables.items() if not (owner := owners[name]) or owner.is_installed}
 
     def _provider(self, name: str, given: Table, upstream_url: str) -> Table:
         found = self._settings.providers.get(name)

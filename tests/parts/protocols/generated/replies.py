@@ -7,17 +7,16 @@ from typing import Any
 import msgspec
 
 from cadenza.core.faults import FaultKind
+from cadenza.core.grounding import NO_GROUNDING, Source
 from cadenza.core.money import Price
 from cadenza.core.records import Usage
 from cadenza.core.tool_calls import ToolCallPart
 from cadenza.gateway.relay import ReplyHead
-from cadenza.parts.grounding.material import ID_CHARS, NO_GROUNDING, TAG_NAME, Grounding
-from cadenza.parts.grounding.search.records import Source
 from cadenza.upstreams.base import Fault, Piece, Sink
+from tests.grounded_answer import TAG, cited
 
 Step = Piece | list[str]  # texts that arrive together are one step
 HEAD = ReplyHead("chatcmpl-one", 1_800_000_000, "forte", Price(1_070, 3_450))
-FENCE = "0123456789abcdef"[:ID_CHARS]
 SOURCES = (Source("https://a.example/1", "A"), Source("https://b.example/2", 'The "B"'))
 # Characters that a format, JSON, SSE, UTF-8 or Python may take for something else, beside those of all Unicode.
 ODD = '%%b%d"\\\n\r\t\0\x7f\x85\u2028\u2029\ufeff\uffff\u00e9\u0301\U0001f600\U0010ffff{}[]<>:,'
@@ -69,7 +68,7 @@ class SteppedReply:
 def make_reply(seed: int) -> GeneratedReply:
     random = Random(seed)
     has_tools, is_grounded = random.random() < 0.5, random.random() < 0.15
-    grounding = Grounding(fence_ids=(FENCE,), sources=SOURCES) if is_grounded and not has_tools else NO_GROUNDING
+    grounding = cited(*SOURCES) if is_grounded and not has_tools else NO_GROUNDING
     head = msgspec.structs.replace(HEAD, has_tools=has_tools, grounding=grounding, shows_cost=random.random() < 0.1)
     steps = list(_steps(random, is_grounded=grounding is not NO_GROUNDING))
     fault = Fault(random.choice(list(FaultKind))) if random.random() < 0.15 else None
@@ -124,9 +123,8 @@ def _texts(random: Random, *, is_grounded: bool) -> list[Step]:
     for _ in range(random.randint(1, 5)):
         texts = [make_text(random) for _ in range(random.randint(1, 4))]
         if is_grounded and random.random() < 0.5:
-            tag = f"</{TAG_NAME} {FENCE}>"
-            cut = random.randint(0, len(tag))
-            texts += [" [1]", tag[:cut], tag[cut:], " [2]."]
+            cut = random.randint(0, len(TAG))
+            texts += [" [1]", TAG[:cut], TAG[cut:], " [2]."]
         texts = [text for text in texts if text]  # an upstream's empty texts are no pieces of text
         if random.random() < 0.5:
             steps += map(Piece, texts)

@@ -9,8 +9,9 @@ from typing import Annotated
 import msgspec
 
 from cadenza.core.content import Content
+from cadenza.core.grounding import FileSize
 from cadenza.parts.grounding.files.questions import AskedOfFiles
-from cadenza.parts.grounding.files.records import FileSize, PartType, RankedDocument
+from cadenza.parts.grounding.files.records import PartType, RankedDocument
 
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_]{0,40}\Z")]  # logged, so it must not be text of a document
 

@@ -23,10 +23,11 @@ from itertools import chain
 import msgspec
 
 from cadenza.core.content import Content
+from cadenza.core.grounding import FileSize
 from cadenza.parts.grounding.files.messages import TokenBudget
 from cadenza.parts.grounding.files.questions import AskedOfFiles, identifiers, is_small_talk
 from cadenza.parts.grounding.files.ranking import scored, with_variants
-from cadenza.parts.grounding.files.records import FileSize, RankedDocument, RankedPassage, Section
+from cadenza.parts.grounding.files.records import RankedDocument, RankedPassage, Section
 from cadenza.parts.grounding.files.shown import LEAST_TOKENS, describe_size, heading
 from cadenza.parts.grounding.files.tables import TableText, find_tables
 

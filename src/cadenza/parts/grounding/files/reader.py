@@ -19,6 +19,7 @@ from cadenza.children.turns import CpuBudget, OverBudget, QueueFull, TurnLimits
 from cadenza.core.content import Content
 from cadenza.core.errors import UnreadableAttachment
 from cadenza.core.files import clean_name
+from cadenza.core.grounding import FileSize
 from cadenza.observe import Observer
 from cadenza.parts.grounding.files.messages import (
     BadReply,
@@ -32,7 +33,7 @@ from cadenza.parts.grounding.files.messages import (
     decode_reply,
 )
 from cadenza.parts.grounding.files.questions import AskedOfFiles
-from cadenza.parts.grounding.files.records import FetchedPage, FileSize, RankedDocument
+from cadenza.parts.grounding.files.records import FetchedPage, RankedDocument
 from cadenza.parts.grounding.files.shown import DocumentText, share_out
 
 T = TypeVar("T", bound=Task)

@@ -1,12 +1,12 @@
 """The records of documents, on both sides of the process boundary."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import msgspec
 
 from cadenza.core.content import Content
+from cadenza.core.grounding import Count
 
-Count = Annotated[int, msgspec.Meta(ge=0)]
 PartType = Literal["image_url", "input_audio"]  # of a content part that a model may take as it is
 
 
@@ -60,14 +60,6 @@ class RankedDocument(Content, msgspec.Struct, frozen=True, tag=True):
     wanted_tokens: Count  # that the question needs of it
     is_whole: bool
     is_sample: bool = False
-
-
-class FileSize(Content, msgspec.Struct, frozen=True, tag=True):
-    """How large a file is: its parts in words ("300 pages"), its tokens, and the fewest that a question takes of it."""
-
-    parts: str
-    tokens: Count
-    least_tokens: Count
 
 
 IS_LOCKED = "it is encrypted; save it without a password"

@@ -13,6 +13,7 @@ from ipaddress import ip_network
 
 import msgspec
 
+from cadenza.core.grounding import Source
 from cadenza.core.tokens import estimate_tokens
 from cadenza.observe import Log
 from cadenza.parts.grounding.files.reader import DocumentReader, ReaderBusy
@@ -33,7 +34,6 @@ from cadenza.parts.grounding.search.records import (
     SearchOptions,
     SearchRequest,
     SearchResult,
-    Source,
     UnreadPage,
 )
 

@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from cadenza.core.content import Content
+from cadenza.core.grounding import Source
 
 EngineName = Literal["searxng", "brave", "tavily"]
 ChargeSearch = Callable[[str], AbstractAsyncContextManager[object]]  # of a query; EngineFailed if it must not be made
@@ -68,14 +69,6 @@ class FetchFailed(Exception):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
-
-
-class Source(Content, msgspec.Struct, frozen=True):
-    """A page or document that an answer may cite, and the text of it that the model gets."""
-
-    url: str
-    title: str
-    text: str = ""
 
 
 class UnreadPage(Content, msgspec.Struct, frozen=True):

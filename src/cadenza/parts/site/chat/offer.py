@@ -3,7 +3,7 @@
 import msgspec
 
 from cadenza.gateway.gateway import Gateway
-from cadenza.parts.grounding.charges import SearchTerms
+from cadenza.gateway.grounding import SearchTerms
 from cadenza.routing.catalogue import Catalogue
 from cadenza.store.tables.accounts import Account
 
@@ -35,14 +35,15 @@ class ChatSwitches(msgspec.Struct, frozen=True):
 
 
 def offer_of(gateway: Gateway) -> Offer:
-    grounder, catalogue = gateway.grounder, gateway.snapshot.catalogue
+    offer, catalogue = gateway.grounder.offer(), gateway.snapshot.catalogue
+    reads_files = offer.measure is not None
     return Offer(
-        memory=grounder.settings.memory,
-        search=grounder.search is not None,
-        files=grounder.settings.attachments or bool(catalogue.able_classes(FILES)),
+        memory=offer.memory,
+        search=offer.search is not None,
+        files=reads_files or bool(catalogue.able_classes(FILES)),
         image_classes=catalogue.able_classes(VISION),
-        search_terms=grounder.search_terms(),
-        reads_files=grounder.settings.attachments,
+        search_terms=offer.search,
+        reads_files=reads_files,
     )
 
 

@@ -119,13 +119,13 @@ class WebChat:
 
 async def measure_file(gateway: Gateway, request: ApiRequest) -> None:
     """How large a file is. The body is its bytes, and the query parameter `name` is its name."""
-    if not gateway.grounder.settings.attachments:
+    if not (measure := gateway.grounder.offer().measure):
         raise InvalidRequest("Files are not read by this service.")
     upload = Upload(gateway.uploads, request.principal, request.snapshot.catalogue.least_nano)
     data = bytes(await read_body(request.exchange, upload))  # 413 402 408 429
     try:
         name = request.query.get("name", "")
-        size = await gateway.grounder.measure_file(request.principal.account_id, name, data)
+        size = await measure(request.principal.account_id, name, data)
     except InvalidRequest as error:
         raise in_plain_words(error, _windows(request)) from None
     request.answers.send_json(msgspec.json.encode(FileMeasured(size.parts, size.tokens, size.least_tokens)))

@@ -92,7 +92,7 @@ async def docs_page(visit: Visit) -> Response:
         "docs/api.html",
         service=await get_status(visit),
         classes=visit.service.gateway.snapshot.catalogue.served(),
-        search=visit.service.gateway.grounder.search_terms(),
+        search=visit.service.gateway.grounder.offer().search,
         errors=ERRORS,
         tags=reference.api_tags,
         operations=reference.operations,

@@ -1,10 +1,10 @@
-"""The page of one class: what is served, verdicts, versions and their differences, history, rollback.
+"""The page of one class: what is served, versions and their differences, history, rollback.
 
 A rollback needs a recent proof. Its form carries the version that the page showed as served: if another is served
 meanwhile, nothing is done, and the page says what happened.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 from starlette.responses import Response
@@ -20,16 +20,12 @@ from cadenza.control.classes import (
 )
 from cadenza.core.classes import ClassVersion
 from cadenza.core.errors import ControlError
-from cadenza.core.formats import rfc3339_or_none
-from cadenza.core.public import to_record
 from cadenza.core.records import CLASSES
-from cadenza.parts.evaluation.verdict import read_verdict
-from cadenza.parts.evaluation.verdict_rows import EvaluationRecord
 from cadenza.parts.site.errors import Missing
-from cadenza.parts.site.operator.load import RouteFacts
 from cadenza.parts.site.routes import Routes, endpoint, form, get
 from cadenza.parts.site.visit import Visit
 
+ONE = "/operator/classes/{class_id}"
 NUMBER_MAX = 2**31 - 1
 Number = Annotated[int, msgspec.Meta(ge=1, le=NUMBER_MAX)]
 
@@ -52,54 +48,16 @@ class Rollback(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reason: str = ""
 
 
-class VersionFacts(msgspec.Struct, frozen=True):
-    """A version of a class."""
-
-    number: int
-    origin: Literal["config", "promotion"]
-    created_at: str
-    actor: str
-    verdict_id: str | None
-    character: str
-    routes: list[RouteFacts]
-
-
-class VerdictFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """An evaluation of a candidate. Numbers are null until it has ended; scores are from 0 to 1."""
-
-    id: str
-    state: Literal["running", "finished", "stopped"]
-    created_at: str
-    ended_at: str | None
-    actor: str
-    candidate: str
-    incumbent: int
-    suite: str
-    runs: int
-    decision: str | None = None
-    why_undecided: str | None = None
-    incumbent_score: float | None = None
-    candidate_score: float | None = None
-    difference_low: float | None = None
-    difference_high: float | None = None
-    wins: int | None = None
-    losses: int | None = None
-    ties: int | None = None
-    cost_ratio: float | None = None
-    p95_ratio: float | None = None
-
-
 class OperatorClass(msgspec.Struct, frozen=True, kw_only=True):
     """What serves a class, whether the config pins it, and what to do next."""
 
     class_id: str
-    version: VersionFacts
+    version: ClassVersion
     previous: int | None
     is_adopted: bool
     pin: str | None
     next_step: str
     versions: list[int]
-    verdicts: list[VerdictFacts]
     history: list[HistoryEntry]
 
 
@@ -113,13 +71,13 @@ async def class_page(visit: Visit) -> Response:
         diff = compare_versions(*pair) if len(versions) > 1 else None
     except ControlError as problem:
         visit.error = visit.error or problem.message
-    return visit.page(
+    return await visit.page_with_panels(
+        ONE,
         "operator/class.html",
         found=found,
         versions=versions,
         earlier=[one for one in versions if one.number in found.state.return_targets],
         diff=diff,
-        verdicts=await _verdicts(visit, class_id),
         history=await control.list_history(visit.store, class_id),
     )
 
@@ -130,13 +88,12 @@ async def get_class(visit: Visit) -> OperatorClass:
     class_id = state.version.class_id
     return OperatorClass(
         class_id=class_id,
-        version=_view_version(state.version),
+        version=state.version,
         previous=state.previous,
         is_adopted=state.is_adopted,
         pin=found.pin or None,
         next_step=found.next_step,
         versions=[one.number for one in await control.list_versions(visit.store, class_id)],
-        verdicts=await _verdicts(visit, class_id),
         history=await control.list_history(visit.store, class_id),
     )
 
@@ -147,7 +104,7 @@ async def get_difference(visit: Visit, asked: VersionPair) -> VersionDiff:
 
 
 async def roll_back(visit: Visit, given: Rollback) -> OperatorClass:
-    class_id, rules = _class(visit)
+    class_id, rules = class_named(visit)
     order = RollbackOrder(to=given.to, reason=given.reason, seen=given.version)
     await control.roll_back(visit.store, class_id, rules, order, visit.operator, visit.now_ms)
     return await get_class(visit)
@@ -159,47 +116,27 @@ async def roll_back_by_form(visit: Visit, version: Number, to: str = "", reason:
 
 
 async def _situation(visit: Visit) -> ClassSituation:
-    class_id, rules = _class(visit)
+    class_id, rules = class_named(visit)
     try:
         return await control.get_situation(visit.store, class_id, rules)
     except UnknownClass:
         raise Missing from None
 
 
-def _class(visit: Visit) -> tuple[str, ClassRules]:
+def class_named(visit: Visit) -> tuple[str, ClassRules]:
     class_id = visit.path_param("class_id")
     if class_id not in CLASSES:
         raise Missing
     return class_id, visit.service.class_rules(class_id)
 
 
-async def _verdicts(visit: Visit, class_id: str) -> list[VerdictFacts]:
-    return [_view_verdict(one) for one in await control.list_verdicts(visit.store, class_id)]
-
-
-def _view_version(version: ClassVersion) -> VersionFacts:
-    return to_record(VersionFacts, version, routes=[to_record(RouteFacts, route) for route in version.routes])
-
-
-def _view_verdict(record: EvaluationRecord) -> VerdictFacts:
-    found = read_verdict(record.result) if record.result else None
-    numbers: dict[str, object] = {}
-    if found:
-        numbers = {name: getattr(found, name) for name in ("decision", "why_undecided", "wins", "losses", "ties")}
-        numbers |= {"incumbent_score": found.incumbent.score, "candidate_score": found.candidate.score}
-        numbers |= {"difference_low": found.interval.low, "difference_high": found.interval.high}
-        numbers |= {"cost_ratio": found.cost_ratio, "p95_ratio": found.p95_ratio}
-    return to_record(VerdictFacts, record, ended_at=rfc3339_or_none(record.ended_at), **numbers)
-
-
-ONE = "/operator/classes/{class_id}"
 ROUTES: Routes = (
     get(ONE, class_page),
     form(f"{ONE}/rollback", roll_back_by_form, ONE, "class-rolled-back", on_error=class_page, needs_proof=True),
     endpoint(
         "GET",
         ONE,
-        "Show what serves a class: version, verdicts and history",
+        "Show what serves a class: version and history",
         get_class,
         "operator.classes:read",
     ),
