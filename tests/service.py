@@ -232,7 +232,7 @@ class Deployment:
     ) -> str:
         """`limits` are the key's own `requests_per_second` and `burst`."""
         capped = CapOrder(format_dollars(cap.limit_nano), cap.period) if cap else None
-        order = KeyOrder("test", scopes, cap=capped, **limits)  # type: ignore[arg-type]
+        order = KeyOrder("test", scopes=scopes, cap=capped, **limits)  # type: ignore[arg-type]
 
         async def create(db: Store) -> str:
             return (await create_key(db, await get_owner(db, email), order, now_ms()))[0]

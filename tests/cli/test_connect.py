@@ -165,7 +165,7 @@ def test_a_key_that_cannot_be_written_is_revoked(furnished: Path, monkeypatch: p
 
     def create() -> tuple[str, OwnedKey]:
         path.mkdir()
-        order = KeyOrder("claude on here", SCOPES)
+        order = KeyOrder("claude on here", scopes=SCOPES)
         return with_owner(settings, EMAIL, lambda store, owner: create_key(store, owner, order, now_ms()))
 
     with pytest.raises(ValueError, match="cannot be read"):

@@ -108,9 +108,7 @@ async def fill(url: str) -> list[str]:
     store, now_ms = open_store(url), time.time_ns() // 1_000_000
     await migrate(store)
     await create_account(store, EMAIL, PASSWORD, 0, "forte", now_ms)
-    made = [
-        await create_key(store, await get_owner(store, EMAIL), KeyOrder("test", ()), now_ms) for _ in range(GOOD_KEYS)
-    ]
+    made = [await create_key(store, await get_owner(store, EMAIL), KeyOrder("test"), now_ms) for _ in range(GOOD_KEYS)]
     await store.close()
     return [key for key, _ in made]
 

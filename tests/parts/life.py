@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from cadenza.parts import PARTS
@@ -59,11 +59,23 @@ def cadenza(*args: str, given: str = "") -> str:
 
 def ask(port: int, key: str, *, stream: bool) -> bytes:
     asked = {"model": "mezzo", "stream": stream, "messages": [{"role": "user", "content": "Hello"}]}
+    status, read = post(port, "/v1/chat/completions", json.dumps(asked), {"Authorization": f"Bearer {key}"})
+    return read if status == 200 else str(status).encode()
+
+
+def post(port: int, path: str, body: str, headers: Mapping[str, str]) -> tuple[int, bytes]:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=READY_S)
-    connection.request("POST", "/v1/chat/completions", json.dumps(asked), {"Authorization": f"Bearer {key}"})
+    connection.request("POST", path, body, headers)
     response = connection.getresponse()
-    read = response.read()
-    return read if response.status == 200 else str(response.status).encode()
+    return response.status, response.read()
+
+
+def refuse_paths(port: int, names: str) -> None:
+    """A path of the API that belongs to a part which is not there is a 404 with its extra."""
+    paths = {own: part.name for part in PARTS if part.name in names.split(",") for own in part.owns if own[0] == "/"}
+    for path, name in paths.items():
+        status, read = post(port, f"{path}/", "{}", {})
+        assert (status, f"'cadenza[{name}]'" in json.loads(read)["error"]["message"]) == (404, True), read
 
 
 def serve(log: Path) -> tuple[int, int]:
@@ -83,7 +95,7 @@ def serve(log: Path) -> tuple[int, int]:
     raise AssertionError(log.read_text())
 
 
-def live(upstream: str) -> None:
+def live(upstream: str, names: str) -> None:
     """Start, pay, ask, look, revoke, check, stop."""
     Path("cadenza.toml").write_text(CONFIG.format(upstream))
     cadenza("migrate")
@@ -94,6 +106,7 @@ def live(upstream: str) -> None:
         assert json.loads(ask(port, key, stream=False))["choices"][0]["message"]["content"]
         assert ask(port, key, stream=True).endswith(b"data: [DONE]\n\n")
         assert sum(one["requests"] for one in json.loads(cadenza("usage", "--account", EMAIL, "--json"))) == 2
+        refuse_paths(port, names)
         cadenza("key", "revoke", key)
         assert ask(port, key, stream=False) == b"401"
     finally:
@@ -128,7 +141,7 @@ def live_in_fork(upstream: str, names: str) -> bool:
         block(names)
         with tempfile.TemporaryDirectory() as folder:
             os.chdir(folder)
-            live(upstream)
+            live(upstream, names)
             refuse_commands(names)
             code = 0
     finally:

@@ -49,7 +49,7 @@ def connect(client: str, account: str | None, url: str | None, class_id: str, wr
     if writes and not chosen.file:
         raise ValueError(f"{chosen.title} reads no file: leave out --write, and run what the command prints.")
     owner = read_store(settings, lambda store: get_account_or_only_one(store, account))
-    order = KeyOrder(f"{client} on {platform.node()}"[:NAME_CHARS_MAX], SCOPES)
+    order = KeyOrder(f"{client} on {platform.node()}"[:NAME_CHARS_MAX], scopes=SCOPES)
     create = partial(with_owner, settings, owner.email, lambda store, by: create_key(store, by, order, now_ms()))
     if writes:
         key = write_settings(settings, chosen, partial(chosen.fill, base, model=model), create)

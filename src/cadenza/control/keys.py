@@ -12,12 +12,15 @@ from typing import Annotated
 
 import msgspec
 from msgspec import UNSET, UnsetType
+from msgspec.structs import asdict
 
-from cadenza.control.money.idempotency import make_command
+from cadenza.control.money.idempotency import Reference, make_command
 from cadenza.core.codes import DISPLAY_CHARS, KEY_PREFIX, digest_key, display_prefix, is_well_formed, make_key
+from cadenza.core.config_keys import DOLLARS, above_zero, one_line, one_of, whole
 from cadenza.core.errors import ControlError, Unknown
 from cadenza.core.money import format_dollars, parse_dollars
-from cadenza.core.records import SCOPES, Actor, Cap, Owner, Period
+from cadenza.core.orders import Shown, check_order, copied, fields_of
+from cadenza.core.records import SCOPES, Actor, Cap, KeyLimits, Owner, Period
 from cadenza.core.spans import DAY_MS
 from cadenza.fleet.changes import make_change
 from cadenza.ledger import cap_rows
@@ -27,8 +30,6 @@ from cadenza.store.tables.audit_events import AuditEvent
 from cadenza.store.tables.keys import NewKey, OwnedKey
 
 EXPIRY_DAYS: dict[str, int | None] = {"30": 30, "90": 90, "365": 365, "never": None}
-Scope = Annotated[str, msgspec.Meta(extra_json_schema={"enum": list(SCOPES)})]
-Expiry = Annotated[str, msgspec.Meta(extra_json_schema={"enum": list(EXPIRY_DAYS)})]
 NAME_CHARS_MAX = 100
 RATE_MAX = 1_000_000
 ACTIVE_KEYS_MAX = 1_000
@@ -36,35 +37,33 @@ NEW_KEYS_A_DAY_MAX = 1_000
 FOUND_MAX = 100
 
 
+# fmt: off
 class CapOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The most that a key may spend: dollars like "5.00", in total or in each calendar month (UTC)."""
 
-    limit: str
-    period: Period = "total"
-
-
-class KeyOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A key to create. No scopes means all of them; without a rate, burst or cap the key has none of its own.
-
-    A reference makes it idempotent: a repetition creates no second key, and cannot show the first one again.
-    """
-
-    name: str = ""
-    scopes: Sequence[Scope] = ()
-    expires: Expiry = "never"
-    requests_per_second: float | None = None
-    burst: int | None = None
-    cap: CapOrder | None = None
-    reference: str = ""
+    limit: Annotated[str, DOLLARS, Shown("Spend cap, Dollars", metavar="DOLLARS", usual="no cap"), "The most that the key may spend, like 5.00."]
+    period: Annotated[Period, Shown("Period"), "In all, or in each month."] = "total"
 
 
 class KeyChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What to change. A field that is left out stays; null removes the key's own rate, burst or cap."""
 
-    name: str | UnsetType = UNSET
-    requests_per_second: float | UnsetType | None = UNSET
-    burst: int | UnsetType | None = UNSET
+    name: Annotated[str | UnsetType, one_line(NAME_CHARS_MAX), Shown("Name", metavar="TEXT"), "What the key is for."] = UNSET
+    requests_per_second: Annotated[float | UnsetType | None, above_zero(RATE_MAX), Shown("Requests a second", "rate", usual="the rate in the config", removed_by="default"), "Requests per second for this key."] = UNSET
+    burst: Annotated[int | UnsetType | None, whole(1, RATE_MAX), Shown("Burst", usual="the burst in the config", removed_by="default"), "Requests at once for this key."] = UNSET
     cap: CapOrder | UnsetType | None = UNSET
+
+
+class KeyOrder(KeyChange, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A key to create. No scopes means all of them; without a rate, burst or cap the key has none of its own.
+
+    A reference makes it idempotent: a repetition creates no second key, and cannot show the first one again.
+    """
+
+    scopes: Annotated[Sequence[str], one_of(*SCOPES), Shown("Scopes", "scope", "SCOPE", "all"), "inference, models or usage; repeat it for several."] = ()
+    expires: Annotated[str, one_of(*EXPIRY_DAYS), Shown("Expires", metavar="DAYS"), "30, 90 or 365 days, or never."] = "never"
+    reference: Reference = ""
+# fmt: on
 
 
 class RevokedKey(msgspec.Struct, frozen=True):
@@ -83,14 +82,23 @@ class KeyPage(msgspec.Struct, frozen=True):
 
 async def create_key(store: Store, owner: Owner, order: KeyOrder, now_ms: int) -> tuple[str, OwnedKey]:
     """Return the secret, which is not stored, and the record of the key."""
-    _check_scopes(order.scopes)
-    _check_name(order)
-    _check_limits(order)
-    cap, days = _cap_of(order), _days(order.expires)
+    ordered, cap, days = check_order(order), _cap_of(order) or None, EXPIRY_DAYS[order.expires]
     secret, key_id = make_key(), "key_" + secrets.token_urlsafe(18)
-    limits = (order.requests_per_second, order.burst)
-    arguments = (owner.account_id, order.name, sorted(order.scopes), order.expires, limits, cap)
-    command = make_command(owner, "key.create", arguments, order.reference, key_id)
+    name, limits = order.name or "", (order.requests_per_second or None, order.burst or None)
+    former = (owner.account_id, name, sorted(order.scopes), order.expires, limits, cap)
+    command = make_command(owner, "key.create", (owner.account_id, ordered), order.reference, key_id, former)
+    key = copied(
+        NewKey,
+        order,
+        name=name,
+        scopes=frozenset(order.scopes),
+        id=key_id,
+        account_id=owner.account_id,
+        prefix=display_prefix(secret),
+        created_at=now_ms,
+        expires_at=None if days is None else now_ms + days * DAY_MS,
+        token=owner.token,
+    )
 
     def create(tx: Transaction) -> OwnedKey:
         claim = command.claim(tx, now_ms)
@@ -99,18 +107,6 @@ async def create_key(store: Store, owner: Owner, order: KeyOrder, now_ms: int) -
         if not claim.is_new:
             [created] = keys.find(tx, "id", key_id, now_ms)
             return created
-        key = NewKey(
-            id=key_id,
-            account_id=owner.account_id,
-            name=order.name,
-            prefix=display_prefix(secret),
-            scopes=frozenset(order.scopes),
-            created_at=now_ms,
-            expires_at=None if days is None else now_ms + days * DAY_MS,
-            requests_per_second=order.requests_per_second,
-            burst=order.burst,
-            token=owner.token,
-        )
         _check_room(tx, key.account_id, now_ms)
         keys.add(tx, key, digest_key(secret.encode()))
         if cap:
@@ -174,8 +170,7 @@ async def revoke_key(store: Store, by: Actor, text: str, now_ms: int) -> Revoked
 
 async def change_key(store: Store, by: Actor, text: str, change: KeyChange, now_ms: int) -> OwnedKey:
     """Change the name, the limits and the spend cap of a key, or some of them. The next request sees it."""
-    _check_name(change)
-    _check_limits(change)
+    check_order(change)
     cap = _cap_of(change)
 
     def make(tx: Transaction) -> OwnedKey:
@@ -195,14 +190,19 @@ def _apply(
     if change.name not in {UNSET, key.name}:
         keys.change(tx, key.id, name=change.name)
         yield "key.rename", ""
-    rate = key.requests_per_second if change.requests_per_second is UNSET else change.requests_per_second
-    burst = key.burst if change.burst is UNSET else change.burst
-    if (rate, burst) != (key.requests_per_second, key.burst):
-        keys.change(tx, key.id, requests_per_second=rate, burst=burst)
-        yield "key.limit", f"rate {'usual' if rate is None else rate}, burst {'usual' if burst is None else burst}"
+    limits = copied(KeyLimits, key, change)
+    if limits != copied(KeyLimits, key):
+        keys.change(tx, key.id, **asdict(limits))
+        yield "key.limit", say_limits(limits)
     if cap is not UNSET and cap != _cap_of_key(key):
         cap_rows.set_cap(tx, key.account_id, key.id, cap, now_ms)
         yield "key.cap", f"{format_dollars(cap.limit_nano)} {cap.period}" if cap else "none"
+
+
+def say_limits(limits: KeyLimits, usual: str = "usual") -> str:
+    """Each limit with its name: rate 2.5, burst usual."""
+    names = {one.name: one.option.removeprefix("--").replace("-", " ") for one in fields_of(KeyChange)}
+    return ", ".join(f"{names[name]} {usual if one is None else one}" for name, one in asdict(limits).items())
 
 
 def _cap_of_key(key: OwnedKey) -> Cap | None:
@@ -248,37 +248,6 @@ def _check_room(tx: Transaction, account_id: str, now_ms: int) -> None:
         raise ControlError(f"An account can create {NEW_KEYS_A_DAY_MAX:,} keys in 24 hours: try again later.")
 
 
-def _check_name(order: KeyOrder | KeyChange) -> None:
-    if order.name is not UNSET and (len(order.name) > NAME_CHARS_MAX or not order.name.isprintable()):
-        raise ControlError(f"A key's name is one line of at most {NAME_CHARS_MAX} characters.")
-
-
-def _check_scopes(scopes: Sequence[str]) -> None:
-    for scope in scopes:
-        if scope not in SCOPES:
-            raise ControlError(f"{scope!r} is not a scope: the scopes are {', '.join(SCOPES)}.")
-
-
-def _check_limits(order: KeyOrder | KeyChange) -> None:
-    rate, burst = order.requests_per_second, order.burst
-    if rate is not UNSET and rate is not None and not 0 < rate <= RATE_MAX:
-        raise ControlError(f"A rate is above 0 and at most {RATE_MAX:,} requests a second.")
-    if burst is not UNSET and burst is not None and not 0 < burst <= RATE_MAX:
-        raise ControlError(f"A burst is from 1 to {RATE_MAX:,} requests.")
-
-
-def _cap_of(order: KeyOrder | KeyChange) -> Cap | UnsetType | None:
-    if order.cap is UNSET or order.cap is None:
-        return order.cap
-    try:
-        return Cap(parse_dollars(order.cap.limit), order.cap.period)
-    except ValueError as error:
-        raise ControlError(f"cap: {error}.") from None
-
-
-def _days(expires: str) -> int | None:
-    if expires not in EXPIRY_DAYS:
-        raise ControlError(
-            f"{expires!r} is not an expiry. Write one of these numbers of days, or never: {', '.join(EXPIRY_DAYS)}."
-        )
-    return EXPIRY_DAYS[expires]
+def _cap_of(change: KeyChange) -> Cap | UnsetType | None:
+    cap = change.cap
+    return Cap(parse_dollars(cap.limit), cap.period) if isinstance(cap, CapOrder) else cap

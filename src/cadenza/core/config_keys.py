@@ -5,7 +5,7 @@ without a sentence is no key: it is filled in when the config is loaded. No mess
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import date, time
 from difflib import get_close_matches
 from typing import Any
@@ -32,10 +32,14 @@ class ConfigTable(msgspec.Struct, frozen=True):
 
 
 class ValueCheck(msgspec.Struct, frozen=True):
-    """What a value must be, in words, and the function that returns the value of the settings or raises ValueError."""
+    """What a value must be, in words, and the function that returns the value of the settings or raises ValueError.
+
+    `schema` is what JSON Schema can say of it.
+    """
 
     rule: str
     read: Callable[[Any], object]
+    schema: Mapping[str, Any] = {}
 
 
 class Like(msgspec.Struct, frozen=True):
@@ -71,7 +75,7 @@ class Switch(msgspec.Struct, frozen=True):
     name: str
 
 
-def must_be(rule: str, fits: Callable[[Any], object], *types: type) -> ValueCheck:
+def must_be(rule: str, fits: Callable[[Any], object], *types: type, **schema: object) -> ValueCheck:
     """A check for a value of one of these types; a boolean is not a number."""
 
     def read(value: object) -> object:
@@ -81,7 +85,7 @@ def must_be(rule: str, fits: Callable[[Any], object], *types: type) -> ValueChec
             raise CheckError(f"must be {rule}" if isinstance(value, str) else f"must be {rule}, not {value}")
         return value
 
-    return ValueCheck(rule, read)
+    return ValueCheck(rule, read, schema)
 
 
 def type_name(value: object) -> str:
@@ -89,11 +93,18 @@ def type_name(value: object) -> str:
 
 
 def whole(low: int, high: int = NUMBER_MAX) -> ValueCheck:
-    return must_be(f"a whole number from {low:,} to {high:,}", lambda value: low <= value <= high, int)
+    rule = f"a whole number from {low:,} to {high:,}"
+    return must_be(rule, lambda value: low <= value <= high, int, minimum=low, maximum=high)
 
 
 def above_zero(high: int = NUMBER_MAX) -> ValueCheck:
-    return must_be(f"a number above 0 and up to {high:,}", lambda value: 0 < value <= high, int, float)
+    rule = f"a number above 0 and up to {high:,}"
+    return must_be(rule, lambda value: 0 < value <= high, int, float, exclusiveMinimum=0, maximum=high)
+
+
+def one_line(chars_max: int) -> ValueCheck:
+    rule = f"one line of at most {chars_max} characters"
+    return must_be(rule, lambda value: len(value) <= chars_max and value.isprintable(), str, maxLength=chars_max)
 
 
 def one_of(*words: str) -> ValueCheck:
@@ -108,7 +119,7 @@ def one_of(*words: str) -> ValueCheck:
             raise CheckError(f"must be {rule}" + (f'; did you mean "{near}"?' if near else ""))
         return value
 
-    return ValueCheck(rule, read)
+    return ValueCheck(rule, read, {"enum": list(words)})
 
 
 def matching(pattern: str, rule: str) -> ValueCheck:

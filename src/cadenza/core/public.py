@@ -41,7 +41,7 @@ def public_type(kind: Any) -> Any:  # noqa: ANN401 annotations
 
 
 def _public_struct(kind: type[msgspec.Struct]) -> type[msgspec.Struct]:
-    fields = msgspec.structs.fields(kind)
+    fields = sorted(msgspec.structs.fields(kind), key=lambda one: one.name in _inherited(kind))
     types = {one.name: _text_type(one.type) if _is_text(kind, one.name) else public_type(one.type) for one in fields}
     if all(types[one.name] == one.type for one in fields):
         return kind
@@ -52,6 +52,12 @@ def _public_struct(kind: type[msgspec.Struct]) -> type[msgspec.Struct]:
         namespace={"__doc__": kind.__doc__},
         kw_only=True,
     )
+
+
+def _inherited(kind: type[msgspec.Struct]) -> set[str]:
+    """The fields of bases that are not Public: they come last."""
+    bases = (one for one in kind.__mro__ if issubclass(one, msgspec.Struct) and not issubclass(one, Public))
+    return {name for base in bases for name in base.__struct_fields__}
 
 
 def _text_type(kind: Any) -> Any:  # noqa: ANN401 annotations
@@ -73,6 +79,12 @@ def to_public(kind: Any, value: Any) -> Any:  # noqa: ANN401 an annotation, and 
         for name, (part, one) in found.items()
     }
     return public_type(struct)(**values)
+
+
+def public_values(kind: type[msgspec.Struct], value: msgspec.Struct) -> dict[str, Any]:
+    """The same by name, without the name of the kind: for lists of commands."""
+    found = msgspec.to_builtins(to_public(kind, value))
+    return {name: one for name, one in found.items() if name != "object"}
 
 
 def to_record(kind: type[T], source: object, **given: object) -> T:

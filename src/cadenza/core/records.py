@@ -38,15 +38,20 @@ Actor = Owner | Operator  # in the audit log
 COMMAND_LINE = Operator("command line")
 
 
-class Principal(msgspec.Struct, frozen=True):
+class KeyLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What a key has of its own. None: as usual."""
+
+    requests_per_second: float | None = None
+    burst: int | None = None
+
+
+class Principal(KeyLimits, frozen=True):
     """Who is asking: a live key and the account that it spends for."""
 
     key_id: str
     account_id: str
     scopes: frozenset[str]
     preferred_class: str
-    requests_per_second: float | None = None  # of this key alone, instead of the usual ones
-    burst: int | None = None
     balance_nano: int = 0  # of the account when the key was looked up, or less by now
     is_capped: bool = False  # the key has a spend cap: its credit is always held in the store
     may_search: bool = True  # the account lets replies use web search

@@ -28,6 +28,7 @@ Module = Literal[
     "screen",  # its lines when a service starts
     "problems",  # the rules that find what is wrong with it
     "contents",  # everything that a server has, for the retention audit
+    "cases",  # where content can be in requests to it, for the retention audit
     "move",  # a store from SQLite to this one
 ]
 
@@ -96,8 +97,8 @@ PARTS = (
     ),
     Part(
         name="protocols",
-        owns=("/v1/messages", "/v1/responses", "/openai/"),
-        has=frozenset({"run"}),
+        owns=("/v1/messages", "/v1/responses", "/openai"),
+        has=frozenset({"run", "cases"}),
         is_default=True,
     ),
     Part(

@@ -166,7 +166,10 @@ async def test_an_unavailable_store_lets_no_key_in(tmp_path: Path) -> None:
 )
 def test_a_key_may_have_a_rate_of_its_own(per_s: float | None, burst: int | None, rate: Rate) -> None:
     """Where it has none, or only a part of one, the usual limits apply."""
-    assert rate_of(Principal("key_a", "acct_a", frozenset(), "forte", per_s, burst), USUAL) == rate
+    assert (
+        rate_of(Principal("key_a", "acct_a", frozenset(), "forte", requests_per_second=per_s, burst=burst), USUAL)
+        == rate
+    )
 
 
 @pytest.mark.parametrize(

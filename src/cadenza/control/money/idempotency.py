@@ -13,13 +13,15 @@ import secrets
 import unicodedata
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 
+from cadenza.core.config_keys import one_line
 from cadenza.core.errors import ControlError
 from cadenza.core.formats import rfc3339
 from cadenza.core.money import format_dollars
+from cadenza.core.orders import Shown
 from cadenza.core.records import Actor
 from cadenza.ledger import credit
 from cadenza.ledger.credit import ReferenceUse
@@ -37,6 +39,13 @@ MOVES = {
     "voucher.create": "new vouchers",
 }
 HYPHENS = "\u2043\u2212"  # the hyphen bullet and the minus sign, which are no dashes to Unicode
+
+Reference = Annotated[  # of an order
+    str,
+    one_line(REFERENCE_CHARS_MAX),
+    Shown(metavar="TEXT", usual="a new one"),
+    "Makes the command idempotent: a repetition with the same reference changes nothing.",
+]
 
 T = TypeVar("T")
 
@@ -71,6 +80,7 @@ class IdempotentCommand(msgspec.Struct, frozen=True):
     arguments: tuple[object, ...]  # a repetition has the same
     reference: str
     subject: str
+    former: tuple[object, ...] | None = None  # what the last release stored for these arguments
 
     @property
     def digest(self) -> bytes:
@@ -84,15 +94,15 @@ class IdempotentCommand(msgspec.Struct, frozen=True):
 
     def claim(self, tx: Transaction, now_ms: int) -> Claim:
         """Store the reference, if it is new. ControlError if another command used it."""
-        arguments_digest = hashlib.sha256(repr(self.arguments).encode()).digest()
-        use = ReferenceUse(self.digest, self.action, arguments_digest, self.subject, now_ms)
+        digests = [hashlib.sha256(repr(one).encode()).digest() for one in (self.arguments, self.former)]
+        use = ReferenceUse(self.digest, self.action, digests[0], self.subject, now_ms)
         if self.action in MOVES:
             shared = msgspec.structs.replace(use, digest=digest_of(FOR_ALL, self.reference), subject=self.source)
             first = self._use(tx, FOR_ALL, shared)
             if first and first.action in TRANSFERS:
                 raise self._used_before(tx, first)
         earlier = self._use(tx, self.user, use)
-        if earlier and (earlier.action, earlier.arguments_digest) != (self.action, arguments_digest):
+        if earlier and not (earlier.action == self.action and earlier.arguments_digest in digests):
             raise self._used_before(tx, earlier)
         is_own = earlier is not None and earlier.subject == self.subject  # only the store's answer was lost
         return Claim(earlier is None, None if is_own else earlier)
@@ -152,15 +162,19 @@ def source_of(digest: bytes) -> str:
 
 
 def make_command(
-    by: Actor, action: str, arguments: tuple[object, ...], reference: str, subject: str = ""
+    by: Actor,
+    action: str,
+    arguments: tuple[object, ...],
+    reference: str,
+    subject: str = "",
+    former: tuple[object, ...] | None = None,
 ) -> IdempotentCommand:
     """Without a reference, a random one is made."""
     if len(reference) > REFERENCE_CHARS_MAX or not reference.isprintable():
         raise ControlError(f"A reference is one line of at most {REFERENCE_CHARS_MAX} characters.")
     user = f"{by.name} by token {by.token}" if by.token else by.name
-    return IdempotentCommand(
-        user, action, arguments, reference.strip() or make_reference(), subject or secrets.token_hex(8)
-    )
+    used = reference.strip() or make_reference()
+    return IdempotentCommand(user, action, arguments, used, subject or secrets.token_hex(8), former)
 
 
 def make_reference() -> str:

@@ -27,19 +27,6 @@ from cadenza.parts.retention.canaries import TEXT, WORD, Canary, CanarySet, Temp
 from cadenza.parts.retention.client import FORM, JSON, CaseClient
 from cadenza.parts.retention.config import CONCURRENCY, MODEL, PROVIDER
 from cadenza.parts.retention.places import LOG, TRACES
-from cadenza.parts.retention.protocols import (
-    CHAT,
-    FILLER,
-    HELLO,
-    MESSAGE_BODIES,
-    MESSAGES,
-    RESPONSE_BODIES,
-    RESPONSES,
-    SCHEMA,
-    Fields,
-    message,
-    response,
-)
 from cadenza.parts.retention.service import AuditedService
 from cadenza.parts.retention.upstream import (
     ANSWERS,
@@ -56,6 +43,12 @@ from cadenza.store.store import Store
 DELETED = "deleted"  # it may remain in files of Postgres until they are vacuumed or recycled
 REACHED_S = 15.0  # for a request to reach the upstream, and for a stream to begin
 FULL_S = 2.0
+CHAT = "POST /v1/chat/completions"
+FILLER = "You need not answer this. " * 4000  # a body of such a size is parsed in a child process
+HELLO = {"role": "user", "content": "Hello."}
+SCHEMA = {"type": "object", "properties": {WORD: {"type": "string", "description": TEXT}}}
+
+Fields = dict[str, Any]
 
 
 class RetentionFixture(msgspec.Struct):
@@ -201,7 +194,10 @@ HEADERS: dict[str, dict[str, str]] = {
     "X-Request-Id that is too long": {"x-request-id": "{word} " + "{word}" * 20},
     "unknown header": {WORD: WORD},
 }
-PROTOCOLS = {"chat": (CHAT, chat), "messages": (MESSAGES, message), "responses": (RESPONSES, response)}
+TRANSLATED: dict[str, tuple[str, dict[str, Fields]]] = {}  # requests of other protocols, and their bodies
+for part in parts.having("cases"):
+    TRANSLATED |= part.load("cases").CHATS
+PROTOCOLS = {"chat": (CHAT, PLAIN), **TRANSLATED}
 PLAIN_CHAT = [CaseStep(CHAT, chat(TEXT))]
 REQUESTS: dict[str, list[CaseStep]] = {
     "path: query of a chat": [CaseStep(f"{CHAT}?q={WORD}", chat(TEXT))],
@@ -210,8 +206,6 @@ REQUESTS: dict[str, list[CaseStep]] = {
     "path: unknown method": [CaseStep("X{word} /v1/chat/completions", chat(TEXT))],
     "path: usage": [CaseStep("GET /v1/usage?start={word}&group_by={word}")],
     **{f"path: {name}": [CaseStep(f"POST /v1/{name}", chat(TEXT))] for name in ("embeddings", "completions")},
-    "path: deployment": [CaseStep("POST /openai/deployments/auto/chat/completions?api-version={word}", chat(TEXT))],
-    "path: unknown deployment": [CaseStep("POST /openai/deployments/{word}/chat/completions", chat(TEXT))],
     "path: path of another API": [CaseStep("POST /api/chat", chat(TEXT))],
     "path: path that is not ASCII": [CaseStep("GET /%ff{word}")],
     **{
@@ -273,9 +267,9 @@ async def send_raw(template: str, fixture: RetentionFixture, canary: Canary) -> 
 
 
 def encode_chat(fixture: RetentionFixture, canary: Canary, protocol: str = "chat", *, stream: bool = False) -> bytes:
-    request, make_body = PROTOCOLS[protocol]
+    request, bodies = PROTOCOLS[protocol]
     method, path = request.split()
-    return fixture.clients["key"].encode(method, path, make_body(canary.text, stream=stream))
+    return fixture.clients["key"].encode(method, path, canary.fill(plain_body(bodies)) | {"stream": stream})
 
 
 async def fill_slots(fixture: RetentionFixture, canary: Canary) -> int | None:
@@ -345,17 +339,22 @@ def both(name: str, fields: Fields, script: UpstreamScript = GOOD, request: str 
     return {name.format(mode): [CaseStep(request, body, script=script)] for mode, body in bodies.items()}
 
 
+def plain_body(bodies: Mapping[str, Fields]) -> Fields:
+    """With a text in its one message."""
+    return next(iter(bodies.values()))
+
+
 def translated_cases() -> dict[str, Case]:
-    """Requests of the other two protocols: their fields, what a model says in them, and bodies with mistakes."""
+    """Requests of other protocols: their fields, what a model says in them, and bodies with mistakes."""
     cases = dict[str, Case]()
-    for path, bodies in ((MESSAGES, MESSAGE_BODIES), (RESPONSES, RESPONSE_BODIES)):
-        name = path.rpartition("/")[2]
+    for name, (path, bodies) in TRANSLATED.items():
         for place, fields in bodies.items():
             cases |= both(f"{name}, {{}}: {place}", fields, request=path)
         for said, script in ANSWERS.items():
             cases |= both(f"{name}, {{}}: a model says {said}", bodies["tool"], script, path)
         cases |= {f"{name}, refused: {mistake}": [CaseStep(path, body)] for mistake, body in BODIES.items()}
-    cases["messages, count: user message"] = [CaseStep(f"{MESSAGES}/count_tokens", message(TEXT))]
+    for part in parts.having("cases"):
+        cases |= {name: [CaseStep(path, body)] for name, (path, body) in part.load("cases").REQUESTS.items()}
     return cases
 
 
@@ -388,8 +387,8 @@ def all_cases() -> dict[str, Case]:
         **{f"disconnect: in the stream of {name}": partial(leave_stream, protocol=name) for name in PROTOCOLS},
     }
     for fault, script in FAULTS.items():
-        for name, (request, make_body) in PROTOCOLS.items():
-            cases |= both(f"upstream, {name}, {{}}: {fault}", make_body(TEXT), script, request)
+        for name, (request, bodies) in PROTOCOLS.items():
+            cases |= both(f"upstream, {name}, {{}}: {fault}", plain_body(bodies), script, request)
     if (part := parts.find("class evaluate")) and part.is_installed:
         cases["evaluation: message, answer and grader"] = evaluate
     return cases

@@ -14,9 +14,11 @@ from enum import Enum, auto
 from typing import Any, Self
 
 import msgspec
+from msgspec.structs import asdict
 from starlette.responses import Response
 
 from cadenza.core.errors import ControlError
+from cadenza.core.orders import FieldMistake, fields_of, read_order, typed_values
 from cadenza.parts.site.errors import Missing, NotConfirmed, NotSignedIn, PageError, to_page_error
 from cadenza.parts.site.render import redirect
 from cadenza.parts.site.visit import Visit
@@ -124,16 +126,21 @@ def form(  # noqa: PLR0913 a declaration, whose parts are named
     have a page of their own.
     """
     call = Action.of(action)
+    takes = call.takes or Button
 
     async def serve(visit: Visit) -> Response:
-        given = await visit.form(call.takes or Button)
+        is_order = bool(fields_of(takes))
+        given = None if is_order else await visit.form(takes)
+        typed = asdict(given) if given else await visit.order_form(takes)
         try:
-            result = await call.run(visit, given)
+            result = await call.run(visit, given or read_order(takes, typed))
         except (ControlError, PageError) as error:
+            if isinstance(error, FieldMistake):
+                error = error.named(error.field.shown.label)
             found = to_page_error(error)
             if on_error is None or isinstance(found, NOT_IN_FORMS):
                 raise
-            visit.error, visit.typed = found.message, msgspec.structs.asdict(given)
+            visit.error, visit.typed = found.message, typed_values(takes) | typed if is_order else typed
             response = await on_error(visit)
             response.status_code = found.status
             response.headers.update(found.headers)

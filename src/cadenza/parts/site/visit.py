@@ -18,6 +18,7 @@ from cadenza import clock
 from cadenza.control.account.erasure import Erasures
 from cadenza.control.operator import UseHistory
 from cadenza.core.mistakes import describe_mistake
+from cadenza.core.orders import fields_of
 from cadenza.core.rates import Rate
 from cadenza.core.records import Operator, Owner
 from cadenza.pace import Pace
@@ -236,6 +237,13 @@ class Visit:
         values = {name: found if name in lists else found[0] for name, found in fields.items()}
         in_path = {name: text for name, text in self.request.path_params.items() if name in kind.__struct_fields__}
         return self.convert(values | in_path, kind)
+
+    async def order_form(self, kind: type[msgspec.Struct]) -> dict[str, Any]:
+        """What was typed into the form of an order. Unknown fields are refused."""
+        fields, known = await self.fields(), {one.name: one for one in fields_of(kind)}
+        if unknown := fields.keys() - known:
+            raise BadForm(f"The form has no field {min(unknown)}.")
+        return {name: found if known[name].is_list else found[0] for name, found in fields.items()}
 
     async def fields(self) -> dict[str, list[str]]:
         """The fields of a form of one of our own pages. They are checked once: a proof makes a new token.

@@ -23,9 +23,11 @@ from sqlalchemy import (
     update,
 )
 
+from cadenza.core.orders import copied
 from cadenza.core.public import Public
-from cadenza.core.records import SCOPES, Period, Principal
+from cadenza.core.records import SCOPES, KeyLimits, Period, Principal
 from cadenza.core.spans import month_of
+from cadenza.store.rows import Rows
 from cadenza.store.schema import accounts, caps, keys
 from cadenza.store.statements import Statement
 from cadenza.store.store import Row, Store, Transaction, change_row
@@ -38,7 +40,7 @@ WEB_NAME = "Web chat"
 WEB_PREFIX = "web-chat----"
 
 
-class NewKey(msgspec.Struct, frozen=True):
+class NewKey(KeyLimits, frozen=True):
     """A row to be inserted. No scopes means all of them, including those of later releases."""
 
     id: str
@@ -48,10 +50,20 @@ class NewKey(msgspec.Struct, frozen=True):
     scopes: frozenset[str]
     created_at: int
     expires_at: int | None
-    requests_per_second: float | None = None  # None: the default rate
-    burst: int | None = None
     origin: KeyOrigin = "owner"
     token: str | None = None  # the first characters of the access token that created it
+
+
+class KeyRow(NewKey, frozen=True, kw_only=True):
+    """A row, with the address of its account and its spend cap."""
+
+    revoked_at: int | None
+    last_used_at: int | None
+    email: str
+    cap_nano: int | None
+    cap_period: Period
+    cap_month: int
+    cap_spent_nano: int
 
 
 class KeyCap(Public, msgspec.Struct, frozen=True):
@@ -62,7 +74,7 @@ class KeyCap(Public, msgspec.Struct, frozen=True):
     spent_nano: int
 
 
-class Key(Public, msgspec.Struct, frozen=True, kw_only=True):
+class Key(Public, KeyLimits, frozen=True, kw_only=True):
     """A key without its secret."""
 
     object: Literal["key"] = "key"
@@ -74,8 +86,6 @@ class Key(Public, msgspec.Struct, frozen=True, kw_only=True):
     created_at: int
     expires_at: int | None
     last_used_at: int | None
-    requests_per_second: float | None  # None: the default rate
-    burst: int | None
     cap: KeyCap | None
     created_by_token: str | None  # its first characters
 
@@ -108,16 +118,24 @@ class FoundKeys(NamedTuple):
     by_digest: dict[bytes, FoundKey]
 
 
+@cache
+def scopes_of(written: str) -> frozenset[str]:
+    """Read the scopes of a row. An empty text means all of them; only a few texts occur."""
+    return frozenset(written.split() or SCOPES)
+
+
 IS_WEB = keys.c.origin == literal_column("'web'")
-READ = ("id", "account_id", "name", "prefix", "scopes", "created_at", "expires_at", "revoked_at", "last_used_at")
-KEYS = (
-    select(
-        *(keys.c[name] for name in (*READ, "requests_per_second", "burst", "origin", "token")),
-        *(accounts.c.email, caps.c.limit_nano, caps.c.period, caps.c.month, caps.c.spent_nano),
-    )
-    .join_from(keys, accounts)
-    .outerjoin(caps, caps.c.key_id == keys.c.id)
+ROWS = Rows(
+    KeyRow,
+    keys,
+    {"scopes": scopes_of},
+    email=accounts.c.email,
+    cap_nano=caps.c.limit_nano,
+    cap_period=caps.c.period,
+    cap_month=caps.c.month,
+    cap_spent_nano=caps.c.spent_nano,
 )
+KEYS = select(*ROWS.columns).join_from(keys, accounts).outerjoin(caps, caps.c.key_id == keys.c.id)
 NEWEST_FIRST = (keys.c.created_at.desc(), keys.c.id.desc())
 BY = {
     name: Statement(KEYS.where(keys.c[name] == bindparam("value")).order_by(*NEWEST_FIRST).limit(bindparam("count")))
@@ -144,23 +162,25 @@ COUNT_NEW = Statement(select(func.count()).where(*OF_OWNER, keys.c.created_at > 
 NEWEST = (2**62, "")
 OF_WEB = (keys.c.account_id == bindparam("account"), IS_WEB)
 WEB_DIGEST = Statement(select(keys.c.digest).where(*OF_WEB))
+PRINCIPALS = Rows(
+    Principal,
+    keys,
+    {"scopes": scopes_of},
+    key_id=keys.c.id,
+    preferred_class=accounts.c.preferred_class,
+    balance_nano=accounts.c.balance_nano,
+    may_search=accounts.c.uses_search,
+    has_notes=and_(accounts.c.uses_memory, accounts.c.note_count > literal_column("0")),
+    shows_cost=accounts.c.shows_cost,
+)
 FOUND = select(
-    keys.c.id,
-    keys.c.account_id,
-    keys.c.scopes,
-    accounts.c.preferred_class,
-    keys.c.requests_per_second,
-    keys.c.burst,
-    accounts.c.balance_nano,
-    keys.c.is_capped,
-    accounts.c.uses_search,
-    and_(accounts.c.uses_memory, accounts.c.note_count > literal_column("0")),
-    accounts.c.shows_cost,
     keys.c.expires_at,
     func.coalesce(keys.c.revoked_at, accounts.c.suspended_at),
     accounts.c.suspended_at,
     epochs.number_of(epochs.CLASSES),
+    *PRINCIPALS.columns,
 ).join_from(keys, accounts)
+FOUND_BESIDES = len(FoundKey._fields) - 1
 LOOK_UP = Statement(FOUND.where(keys.c.digest == bindparam("digest")))
 LOOK_UP_MANY = Statement(  # for Postgres only
     FOUND.add_columns(keys.c.digest, epochs.number_of(epochs.CHANGES).label("changes_epoch")).where(
@@ -189,12 +209,6 @@ def state_of(revoked_at: int | None, expires_at: int | None, now_ms: int) -> Key
     return "expired" if expires_at is not None and now_ms >= expires_at else "active"
 
 
-@cache
-def scopes_of(written: str) -> frozenset[str]:
-    """Read the scopes of a row. An empty text means all of them; only a few texts occur."""
-    return frozenset(written.split() or SCOPES)
-
-
 async def look_up(store: Store, digest: bytes) -> FoundKey | None:
     row = await store.row(LOOK_UP, {"digest": digest})
     return None if row is None else _found_key(row)
@@ -207,9 +221,7 @@ async def look_up_many(store: Store, digests: Sequence[bytes]) -> FoundKeys:
 
 
 def _found_key(row: Row) -> FoundKey:
-    key_id, account_id, scopes, preferred_class, per_s, burst, balance_nano, *switches = row[:11]
-    usual = (key_id, account_id, scopes_of(scopes), preferred_class, per_s, burst, balance_nano)
-    return FoundKey(Principal(*usual, *map(bool, switches)), *row[11:])
+    return FoundKey(PRINCIPALS.read(row[FOUND_BESIDES:]), *row[:FOUND_BESIDES])
 
 
 async def find_web(store: Store, account_id: str) -> bytes | None:
@@ -288,25 +300,16 @@ def change(tx: Transaction, key_id: str, **values: str | float | None) -> None:
 
 def read_key(row: Row, now_ms: int) -> OwnedKey:
     """A cap of an earlier month is not spent: its new month begins with the next request."""
-    key_id, account_id, name, prefix, scopes, created_at, expires_at, revoked_at, last_used_at, *rest = row
-    per_second, burst, origin, token, email, limit_nano, period, month, spent_nano = rest
-    cap = None
-    if limit_nano is not None:
-        cap = KeyCap(limit_nano, period, spent_nano if month >= month_of(period, now_ms) else 0)
-    return OwnedKey(
-        id=key_id,
-        account_id=account_id,
-        email=email,
-        name=name,
-        prefix=prefix,
-        scopes=tuple(scope for scope in SCOPES if scope in scopes_of(scopes)),
-        state=state_of(revoked_at, expires_at, now_ms),
-        created_at=created_at,
-        expires_at=expires_at,
-        last_used_at=last_used_at,
-        requests_per_second=per_second,
-        burst=burst,
+    found, cap = ROWS.read(row), None
+    if found.cap_nano is not None:
+        is_current = found.cap_month >= month_of(found.cap_period, now_ms)
+        cap = KeyCap(found.cap_nano, found.cap_period, found.cap_spent_nano if is_current else 0)
+    return copied(
+        OwnedKey,
+        found,
+        scopes=tuple(scope for scope in SCOPES if scope in found.scopes),
+        state=state_of(found.revoked_at, found.expires_at, now_ms),
         cap=cap,
-        created_by_token=token,
-        is_web=origin == "web",
+        created_by_token=found.token,
+        is_web=found.origin == "web",
     )

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from cadenza.core.orders import describe_fields
 from cadenza.core.public import public_type
 from cadenza.parts import PARTS
 from cadenza.parts.site.cookies import CSRF_HEADER, SESSION_COOKIE
@@ -129,6 +130,7 @@ def _describe(endpoints: list[ApiEndpoint], taken: dict[str, Any]) -> tuple[dict
     types = list(dict.fromkeys(described))
     found, schemas = msgspec.json.schema_components(types, ref_template=SCHEMAS + "{name}")
     by_type = dict(zip(types, found, strict=True))
+    describe_fields([one.takes for one in endpoints if one.takes], schemas)
     paths: dict[str, dict[str, Any]] = {}
     for one in endpoints:
         operation = _operation(one, by_type, schemas)

@@ -1,16 +1,17 @@
-"""Where content can be in a request of the Messages API and of the Responses API: templates of bodies, by the place."""
+"""Where content can be in requests of these protocols, for the retention audit: templates of bodies, by the place.
 
+The audit replaces `{word}` and `{text}` by what it searches for afterwards.
+"""
+
+from collections.abc import Mapping
 from typing import Any
 
-from cadenza.parts.retention.canaries import TEXT, WORD, Template
-
-CHAT = "POST /v1/chat/completions"
-MESSAGES = "POST /v1/messages"
-RESPONSES = "POST /v1/responses"
+WORD, TEXT = "{word}", "{text}"
 FILLER = "You need not answer this. " * 4000  # a body of such a size is parsed in a child process
 HELLO = {"role": "user", "content": "Hello."}
 SCHEMA = {"type": "object", "properties": {WORD: {"type": "string", "description": TEXT}}}
 
+Template = Any  # as JSON has it
 Fields = dict[str, Any]
 
 
@@ -74,4 +75,15 @@ RESPONSE_BODIES = {
     "input of a wrong type": response({WORD: TEXT}),
     "max_output_tokens of a wrong type": response(max_output_tokens=TEXT),
     "model": response(model=WORD),
+}
+
+CHATS: Mapping[str, tuple[str, Mapping[str, Fields]]] = {  # each is sent whole and as a stream; the first body is plain
+    "messages": ("POST /v1/messages", MESSAGE_BODIES),
+    "responses": ("POST /v1/responses", RESPONSE_BODIES),
+}
+DEPLOYED = {"model": "auto", "max_tokens": 16, "messages": [{**HELLO, "content": TEXT}]}
+REQUESTS: Mapping[str, tuple[str, Fields]] = {
+    "messages, count: user message": ("POST /v1/messages/count_tokens", message(TEXT)),
+    "path: deployment": ("POST /openai/deployments/auto/chat/completions?api-version={word}", DEPLOYED),
+    "path: unknown deployment": ("POST /openai/deployments/{word}/chat/completions", DEPLOYED),
 }
