@@ -43,10 +43,7 @@ SECTIONS = {
             "Show what an account used, or all of them, and what it cost: by default in the last 30 days.",
         ),
         "refund": ("ledger.refund", "Refund a request: all of it or a part."),
-        "margin": ("margins.margin", "Show what requests earned, what providers charge for them, and the difference."),
-        "reconcile": ("margins.reconcile", "Compare the bill of a provider with our own counts, by day and model."),
-        "report": ("months.report", "Show reports over all accounts."),
-        "ledger": ("ledger.ledger", "Check the ledger, export it, or close a month of it."),
+        "ledger": ("ledger.ledger", "Check the ledger, and export it."),
     },
     "Models": {
         "class": ("classes.classes", "Classes: what serves them, and its replacement after evaluation."),

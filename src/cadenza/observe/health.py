@@ -144,12 +144,6 @@ OF_THE_CORE = (
         findings.credit_short,
     ),
     Rule(
-        "margin_negative",
-        "ticket",
-        "A class costs more than it is charged.",
-        "Raise its price with 'cadenza class price', or change its route; 'cadenza margin' has the sums.",
-    ),
-    Rule(
         "usage_doubtful",
         "ticket",
         "A provider reports impossible token counts.",

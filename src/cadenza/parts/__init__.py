@@ -27,6 +27,7 @@ Module = Literal[
     "checks",  # what `cadenza doctor` looks at
     "screen",  # its lines when a service starts
     "problems",  # the rules that find what is wrong with it
+    "proof",  # that closed months are unchanged, for `cadenza ledger check --all`
     "contents",  # everything that a server has, for the retention audit
     "cases",  # where content can be in requests to it, for the retention audit
     "move",  # a store from SQLite to this one
@@ -140,6 +141,18 @@ PARTS = (
         },
         heading="Money",
         has=frozenset({"settings", "run", "open", "commands", "pages", "problems"}),
+    ),
+    Part(
+        name="books",
+        commands={
+            "margin": "Show what requests earned, what providers charge for them, and the difference.",
+            "reconcile": "Compare the bill of a provider with our own counts, by day and model.",
+            "report": "Show reports over all accounts.",
+            "ledger close": "Close a month that is over: nothing in it can change any more.",
+            "ledger verify": "Compute the hash of a closed month again.",
+        },
+        heading="Money",
+        has=frozenset({"commands", "pages", "proof", "problems"}),
     ),
     Part(
         name="evaluation",

@@ -8,7 +8,7 @@ from cadenza.ledger import check, credit
 from cadenza.ledger.origins import CreditMove
 from cadenza.ledger.payments import PaymentIds
 from cadenza.ledger.rules import Held, Hold, Insufficient
-from cadenza.parts.books.months import month_of
+from cadenza.parts.books.sums import month_of
 from cadenza.parts.payments.checkouts import Payer
 from cadenza.parts.payments.checkouts import start_payment as begin
 from cadenza.parts.payments.events import DisputeClosed, Disputed, Fact, Paid, PaymentEvent, Refunded

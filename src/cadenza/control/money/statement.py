@@ -1,6 +1,6 @@
 """What an account paid and used: statement, usage reports, spending rate; and the check and export of the ledger."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -192,8 +192,11 @@ class LedgerState(msgspec.Struct, frozen=True):
     closed: ClosedMonth | None
 
 
+CheckLedger = Callable[[Store], Awaitable[LedgerState]]
+
+
 async def check_ledger(store: Store) -> LedgerState:
-    """Check everything since the last closed month. `check_all` also reads the closed ones."""
+    """Check everything since the last closed month."""
     closed = months.newest(await months.list_months(store))
     return LedgerState(await check.find_violations(store, closed), await check.count(store, closed), closed)
 

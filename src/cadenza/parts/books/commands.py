@@ -1,4 +1,4 @@
-"""cadenza report month, and cadenza ledger close."""
+"""cadenza report month, cadenza ledger close and cadenza ledger verify."""
 
 import sys
 from collections.abc import Sequence
@@ -15,24 +15,28 @@ from cadenza.core.formats import rfc3339
 from cadenza.core.money import format_dollars
 from cadenza.core.records import COMMAND_LINE
 from cadenza.ledger.check import Violation
+from cadenza.ledger.export import REQUEST_FIELDS
+from cadenza.parts.books.closing import close_month
+from cadenza.parts.books.margin_commands import margin, reconcile
 from cadenza.parts.books.months import (
     BALANCE_FIELDS,
     REPORT_FIELDS,
     Compared,
     MonthReport,
-    close_month,
     compare_payments,
     list_balances,
     list_payment_entries,
     listing_span,
     report_month,
 )
+from cadenza.parts.books.proof import DERIVED, HASHED, Verified, verify_file, verify_month
 from cadenza.store.store import Store
 from cadenza.terminal.configured import ListPayments, read_store, settings_option, with_store
 from cadenza.terminal.console import json_option, now_ms, print_json, print_table, say, to_row
 from cadenza.terminal.lazy import CommandGroup
 from cadenza.terminal.new_files import new_file
 
+__all__ = ["ledger_close", "ledger_verify", "margin", "reconcile", "report"]
 PAYMENT_FIELDS = (
     "id",
     "created_at",
@@ -134,10 +138,10 @@ def _print_report(report: MonthReport) -> None:
         click.echo(f"Closed at {closed_at}, entries: {report.closed.entries}, hash {report.closed.hash.hex()}.")
 
 
-@click.command()
+@click.command("close")
 @click.argument("month", metavar="YYYY-MM")
 @settings_option
-def close(month: str, settings: Settings) -> None:
+def ledger_close(month: str, settings: Settings) -> None:
     """Close a month that is over: nothing in it can change any more.
 
     Every earlier month must be closed or empty, and the ledger is checked first. An entry that is written later is
@@ -150,3 +154,32 @@ def close(month: str, settings: Settings) -> None:
         f"Closed {month}. Entries: {closed.entries}, requests: {closed.requests}, closing balance: "
         f"{format_dollars(closed.closing_nano)} dollars. Keep the hash above with your records."
     )
+
+
+@click.command("verify")
+@click.option("--month", required=True, metavar="YYYY-MM", help="The closed month.")
+@click.argument("file", required=False, type=click.Path(path_type=Path))
+@settings_option
+def ledger_verify(month: str, file: Path | None, settings: Settings) -> None:
+    """Compute the hash of a closed month again. Exit 1 if it differs.
+
+    It is computed from the store, with the sums and the balances, or from a FILE that `ledger export --month` wrote. Of
+    a file the other columns are compared too, with the hashed ones and with the store.
+    """
+    found = read_store(settings, lambda store: verify_file(store, month, file) if file else verify_month(store, month))
+    if found.problems:
+        say(f"{month} is not as it was closed: {'; '.join(found.problems)}. Entries read: {found.entries}.")
+        sys.exit(1)
+    click.echo(f"{month} is as it was closed. Entries read: {found.entries}, hash {found.found.hex()}.")
+    if file:
+        _print_proof(found)
+
+
+def _print_proof(found: Verified) -> None:
+    click.echo(f"Proven by the hash: {', '.join((*HASHED, *DERIVED))}.")
+    compared = (name for name in REQUEST_FIELDS if name not in HASHED)
+    click.echo(f"The same as in the store: account, {', '.join(compared)}; refunded_nano, unless it is empty.")
+    if count := found.unproven.get("account"):
+        click.echo(f"Not proven: the account of {count} entries, which was erased or has another address now.")
+    if count := found.unproven.get("request"):
+        click.echo(f"Not proven: the columns of {count} requests, which were removed or corrected in the store.")

@@ -14,12 +14,12 @@ from cadenza.core.records import COMMAND_LINE
 from cadenza.core.spans import month_span
 from cadenza.ledger import credit
 from cadenza.ledger.export import EXPORT_FIELDS, export, readable
-from cadenza.parts.books.months import Verified, close_month
-from cadenza.parts.books.proof import verify_file
+from cadenza.parts.books.closing import close_month
+from cadenza.parts.books.proof import Verified, verify_file
 from cadenza.store.store import Store
+from tests.parts.books.test_months import LATER, OCTOBER, serve
 from tests.store.moves import fund
 from tests.store.rows import DOLLAR_NANO, run_sql
-from tests.store.test_months import LATER, OCTOBER, serve
 
 Rows = list[dict[str, Any]]
 

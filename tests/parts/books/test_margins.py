@@ -11,7 +11,7 @@ from cadenza.ledger.origins import CreditMove
 from cadenza.parts.books import margin_rows as margins
 from cadenza.parts.books.bills import DayModel, ModelCounts
 from cadenza.parts.books.margin import MARGIN_GROUPS, MarginGroup, MarginSums, Revenue
-from cadenza.parts.books.months import month_of
+from cadenza.parts.books.sums import month_of
 from cadenza.parts.payments.transfers import Transfer, record_transfer
 from cadenza.store.store import Store
 from cadenza.store.tables import attempts

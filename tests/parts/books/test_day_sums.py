@@ -19,12 +19,15 @@ from cadenza.core.usage_report import Counters, GroupBy, day_name, sum_counters
 from cadenza.ledger import credit
 from cadenza.observe import make_log
 from cadenza.parts.books import margin_rows as margins
+from cadenza.parts.books.closing import close_month
 from cadenza.parts.books.margin import MARGIN_GROUPS
-from cadenza.parts.books.months import check_all, close_month, report_month, verify_month
+from cadenza.parts.books.months import report_month
+from cadenza.parts.books.proof import check_all, verify_month
 from cadenza.store.schema import usage
 from cadenza.store.store import Store
 from cadenza.store.tables.metered import first_id
 from cadenza.store.tables.usage import by_key, report
+from tests.parts.books.test_months import DECEMBER, LATER, NOVEMBER, OCTOBER
 from tests.store.moves import (
     ALONE,
     QUIET,
@@ -40,7 +43,6 @@ from tests.store.moves import (
     writing,
 )
 from tests.store.rows import DOLLAR_NANO, add_key, rows_of, run_sql, sum_up
-from tests.store.test_months import DECEMBER, LATER, NOVEMBER, OCTOBER
 
 BEFORE_MS = month_span("2027-01").end_ms
 MIDNIGHT = month_span("2026-11").end_ms

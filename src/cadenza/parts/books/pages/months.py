@@ -7,7 +7,8 @@ import msgspec
 from starlette.responses import Response
 
 from cadenza.core.formats import dollars_or_none, rfc3339_or_none
-from cadenza.parts.books.months import REPORT_FIELDS, MonthReport, report_month
+from cadenza.parts.books.closing import close_month
+from cadenza.parts.books.months import REPORT_FIELDS, MonthReport, list_months, report_month
 from cadenza.parts.site.errors import Missing
 from cadenza.parts.site.files import csv_file
 from cadenza.parts.site.render import redirect
@@ -15,6 +16,7 @@ from cadenza.parts.site.routes import Routes, endpoint, form, get
 from cadenza.parts.site.visit import Visit
 
 ONE = "/operator/months/{month}"
+SHOWN = 12
 
 
 class MonthLine(msgspec.Struct, frozen=True):
@@ -45,15 +47,20 @@ class MonthView(msgspec.Struct, frozen=True):
     lines: list[MonthLine]
 
 
+async def newest_months(visit: Visit) -> dict[str, object]:
+    """For the page of the ledger."""
+    return {"months": await list_months(visit.store, visit.now_ms, SHOWN)}
+
+
 async def month_page(visit: Visit) -> Response:
     found, check = await _find(visit), visit.context.ledger_check
     results = [] if found.closed else await check.results()
-    return visit.page("operator/month.html", report=found, check=check, result=results[0] if results else None)
+    return visit.page("books/month.html", report=found, check=check, result=results[0] if results else None)
 
 
 async def close_by_form(visit: Visit, month: str) -> Response:
     found = await _find(visit)
-    is_new = visit.context.ledger_check.begin(visit.operator, found.month) is not None
+    is_new = visit.context.ledger_check.begin(visit.operator, found.month, close_month) is not None
     return redirect(ONE.format(month=month), "close-started" if is_new else "check-runs")
 
 

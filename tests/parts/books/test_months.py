@@ -10,10 +10,11 @@ from cadenza.core.errors import ControlError
 from cadenza.core.records import COMMAND_LINE, Usage
 from cadenza.core.spans import month_span
 from cadenza.ledger import credit
-from cadenza.ledger.months import ClosedMonth, seal
-from cadenza.parts.books import months
+from cadenza.ledger.months import ClosedMonth
+from cadenza.parts.books.closing import GRACE_MS, close_month, seal
 from cadenza.parts.books.margins import report_margin
-from cadenza.parts.books.months import check_all, close_month, report_month, verify_month
+from cadenza.parts.books.months import report_month
+from cadenza.parts.books.proof import check_all, verify_month
 from cadenza.store import schema
 from cadenza.store.schema import entries
 from cadenza.store.statements import Statement
@@ -108,7 +109,7 @@ async def test_a_month_that_must_not_be_closed_is_refused(used: Store) -> None:
     """Before it is over, a moment after midnight, before an earlier month, twice, and while the ledger is not sound."""
     for month, now_ms, reason in (
         ("2026-10", OCTOBER, "can be closed after 2026-11-01T00:10:00Z"),
-        ("2026-10", at("2026-11-01") + months.GRACE_MS - 1, "can be closed after"),
+        ("2026-10", at("2026-11-01") + GRACE_MS - 1, "can be closed after"),
         ("2026-11", LATER, "Close 2026-10 first"),
     ):
         with pytest.raises(ControlError, match=reason):
@@ -117,7 +118,7 @@ async def test_a_month_that_must_not_be_closed_is_refused(used: Store) -> None:
     with pytest.raises(ControlError, match="not sound"):
         await close(used, "2026-10")
     await run_sql(used, "UPDATE accounts SET balance_nano = balance_nano - 1 WHERE id = 'acct_a'")
-    await close(used, "2026-10", at("2026-11-01") + months.GRACE_MS)
+    await close(used, "2026-10", at("2026-11-01") + GRACE_MS)
     with pytest.raises(ControlError, match="closed already"):
         await close(used, "2026-10")
     with pytest.raises(ControlError, match="A later month"):

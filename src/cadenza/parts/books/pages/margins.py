@@ -34,7 +34,7 @@ async def margins_page(visit: Visit) -> Response:
     if len(rows) > ROWS_MAX:
         rows = sorted(rows, key=lambda row: -row.sums.earned_nano)[:ROWS_MAX]
     return visit.page(
-        "operator/margins.html",
+        "books/margins.html",
         report=report,
         rows=[*rows, report.total_row],
         chosen=chosen,
@@ -49,7 +49,7 @@ async def bill_page(visit: Visit, found: BillReport | None = None) -> Response:
     if found and len(found.lines) > ROWS_MAX:
         differing = [line for line in found.lines if line.result != "agrees"]
         shown = BillReport(differing[:ROWS_MAX], found.total)
-    return visit.page("operator/bill.html", found=found, shown=shown, providers=_providers(visit))
+    return visit.page("books/bill.html", found=found, shown=shown, providers=_providers(visit))
 
 
 async def compare(visit: Visit, provider: str, bill: str, percent: Percent = 0.5, cents: Cents = 1) -> Response:
