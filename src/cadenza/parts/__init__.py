@@ -27,9 +27,9 @@ Module = Literal[
     "checks",  # what `cadenza doctor` looks at
     "screen",  # its lines when a service starts
     "problems",  # the rules that find what is wrong with it
+    "cases",  # its places for content, as `AUDIT`, for the retention audit
     "proof",  # that closed months are unchanged, for `cadenza ledger check --all`
     "contents",  # everything that a server has, for the retention audit
-    "cases",  # where content can be in requests to it, for the retention audit
     "move",  # a store from SQLite to this one
 ]
 
@@ -106,7 +106,7 @@ PARTS = (
         name="otlp",
         packages=("opentelemetry.proto",),
         owns=("[observe]",),
-        has=frozenset({"settings", "run"}),
+        has=frozenset({"settings", "run", "cases"}),
     ),
     Part(
         name="grounding",
@@ -114,7 +114,7 @@ PARTS = (
         owns=("[grounding]",),
         commands={"memory": "Notes that the replies to an account may use."},
         heading="Accounts and keys",
-        has=frozenset({"settings", "run", "commands", "pages", "checks", "screen"}),
+        has=frozenset({"settings", "run", "commands", "pages", "checks", "screen", "cases"}),
         is_default=True,
     ),
     Part(
@@ -129,7 +129,7 @@ PARTS = (
         name="mail",
         packages=("aiosmtplib",),
         owns=("[mail]",),
-        has=frozenset({"settings", "run", "problems"}),
+        has=frozenset({"settings", "run", "checks", "problems"}),
     ),
     Part(
         name="payments",
@@ -162,7 +162,7 @@ PARTS = (
             "class evaluate": "Compare a candidate with what serves a class, on a suite of cases.",
             "class suite": "Suites: files of cases with which classes are evaluated.",
         },
-        has=frozenset({"open", "commands", "pages"}),
+        has=frozenset({"open", "commands", "pages", "cases"}),
     ),
     Part(
         name="retention",
@@ -181,7 +181,7 @@ PARTS = (
             "webauthn",
         ),
         owns=("[platform]", PAGES),
-        has=frozenset({"settings", "run", "checks"}),
+        has=frozenset({"settings", "run", "checks", "cases"}),
         is_default=True,
     ),
 )
