@@ -8,7 +8,7 @@ from cadenza.core.errors import ControlError
 from cadenza.core.records import COMMAND_LINE, Owner, Usage
 from cadenza.core.spans import DAY_MS
 from cadenza.ledger import check, credit, lots
-from cadenza.ledger.rules import Held
+from cadenza.ledger.rules import HeldCredit
 from cadenza.parts.payments.vouchers import VoucherOrder, create_vouchers, redeem_voucher
 from cadenza.store.schema import credit_lots, entries
 from cadenza.store.store import Store
@@ -118,7 +118,7 @@ async def test_the_service_takes_what_has_expired(store: Store) -> None:
     await run_sql(store, "UPDATE credit_lots SET expires_at = 1")
     async with writing(store, timing=ALONE) as (writer, _):
         assert await money(store) == (0, 0)
-        assert not isinstance(await writer.hold(make_hold("r1")), Held)
+        assert not isinstance(await writer.hold(make_hold("r1")), HeldCredit)
     assert await check.find_violations(store) == []
 
 
@@ -128,7 +128,7 @@ async def test_spare_reserves_are_asked_back(store: Store) -> None:
     await grant(store, 300, 30)
     async with writing(store) as (writer, _):
         held = await writer.hold(make_hold("r1"))
-        assert isinstance(held, Held)
+        assert isinstance(held, HeldCredit)
 
         async def is_taken() -> bool:
             await expire(store, 30)
