@@ -41,7 +41,7 @@ class RedeemedView(msgspec.Struct, frozen=True):
 
 async def redeem(visit: Visit, given: VoucherForm) -> RedeemedView:
     """Take a ticket for a guess first, and give it back unless the code was wrong."""
-    rates, account = visit.context.rates, visit.account
+    rates, account = visit.service.shared.rates, visit.account
     limits = [
         Limit(f"voucher:{account.id}", ACCOUNT_GUESSES),
         *network_limits("voucher:network", visit.address, NETWORK_GUESSES),
