@@ -134,9 +134,7 @@ async def test_a_voucher_is_still_good_if_the_balance_is_at_its_limit(store: Sto
 
 
 BAD: dict[str, list[dict[str, Any]]] = {
-    "amount: must be above zero and at most 1,000,000 dollars": [
-        {"amount_nano": nano} for nano in (0, -1, 10**18)
-    ],
+    "amount: must be above zero and at most 1,000,000 dollars": [{"amount_nano": nano} for nano in (0, -1, 10**18)],
     "count: must be a whole number from 1 to 1,000": [{"count": 0}, {"count": 1001}],
     "expires_days: must be a whole number from 1 to 3,650": [{"expires_days": 0}, {"expires_days": 10**9}],
     "credit_days: must be a whole number from 1 to 3,650": [{"credit_days": 0}, {"credit_days": 3651}],
