@@ -9,24 +9,24 @@ up, and `export` reads all of it.
 
 The records that the money of one request passes through:
 
-| record               | made by                      | read by                      | lives until              |
-|----------------------|------------------------------|------------------------------|--------------------------|
-| Affordable           | grounding                    | grounding                    | material is gathered     |
-| Hold                 | billing.size_hold, grounding | rules, writer, marks, rows   | the end is durable       |
-| Held                 | rules.take_hold, reserves    | billing, writer              | the request ends         |
-| Insufficient         | rules.take_hold              | billing: status 402          | the request is refused   |
-| Repeated             | transaction, rules.take_hold | billing: status 409          | the request is refused   |
-| Short                | rules.take_hold              | writer: asks other processes | the hold is tried again  |
-| Credit               | gateway/chat                 | gateway/chat                 | the request ends         |
-| ReplyResult          | gateway/relay                | Credit.settle                | the outcome is made      |
-| Outcome              | gateway, rules.broken_off    | ledger, metrics, log         | it is logged             |
-| End                  | writer, committer, sweeps    | charging, rows               | it is durable            |
-| Move                 | committer                    | backlog, committer           | its caller is answered   |
-| AccountMoves         | committer, sweeps            | transaction.apply_moves      | the transaction ends     |
-| Demand, CapUse       | reserves                     | rules, charging              | the transaction ends     |
-| LockedAccount, Known | transaction                  | rules, charging              | the transaction ends     |
-| CapState             | cap_rows                     | rules, charging              | the transaction ends     |
-| Charge, Changes      | charging, rules.take_hold    | rows, transaction            | the transaction ends     |
-| Applied              | transaction.apply_moves      | committer, sweeps            | the callers are answered |
-| Ended                | charging.end_requests        | committer, Credit.settle     | the last byte is sent    |
+| record                    | made by                      | read by                      | lives until              |
+|---------------------------|------------------------------|------------------------------|--------------------------|
+| Affordable                | grounding                    | grounding                    | material is gathered     |
+| Hold                      | billing.size_hold, grounding | rules, writer, marks, rows   | the end is durable       |
+| HeldCredit                | rules.take_hold, reserves    | billing, writer              | the request ends         |
+| Insufficient              | rules.take_hold              | billing: status 402          | the request is refused   |
+| Repeated                  | transaction, rules.take_hold | billing: status 409          | the request is refused   |
+| ReservedElsewhere         | rules.take_hold              | writer: asks other processes | the hold is tried again  |
+| Credit                    | gateway/chat                 | gateway/chat                 | the request ends         |
+| ReplyResult               | gateway/relay                | Credit.settle                | the outcome is made      |
+| Outcome                   | gateway, rules.broken_off    | ledger, metrics, log         | it is logged             |
+| End                       | writer, committer, sweeps    | charging, rows               | it is durable            |
+| Move                      | committer                    | backlog, committer           | its caller is answered   |
+| AccountMoves              | committer, sweeps            | transaction.apply_moves      | the transaction ends     |
+| Demand, CapUse            | reserves                     | rules, charging              | the transaction ends     |
+| LockedAccount, BatchFacts | transaction                  | rules, charging              | the transaction ends     |
+| CapState                  | cap_rows                     | rules, charging              | the transaction ends     |
+| Charge, Changes           | charging, rules.take_hold    | rows, transaction            | the transaction ends     |
+| Applied                   | transaction.apply_moves      | committer, sweeps            | the callers are answered |
+| Ended                     | charging.end_requests        | committer, Credit.settle     | the last byte is sent    |
 """

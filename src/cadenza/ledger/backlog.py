@@ -12,10 +12,10 @@ from itertools import chain
 
 import msgspec
 
-from cadenza.ledger.rules import End, Ended, Hold, Taken
+from cadenza.ledger.rules import End, Ended, Hold, HoldResult
 from cadenza.store.store import StoreUnavailable
 
-Answer = Taken | Ended
+Answer = HoldResult | Ended
 
 
 class Move(msgspec.Struct):

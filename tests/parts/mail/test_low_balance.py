@@ -50,9 +50,7 @@ async def test_a_low_balance_is_told_once(store: Store, url: str) -> None:
     await spent_account(store)
     mailbox = Mailbox()
     async with opened(url) as beside:
-        watchers = [
-            LowBalanceNotices(one, mailbox.send, make_log(), lambda: "https://c.example") for one in (store, beside)
-        ]
+        watchers = [LowBalanceNotices(one, mailbox.send, make_log(), "https://c.example") for one in (store, beside)]
         for _ in range(3):
             await asyncio.gather(*(watcher.poll(NOW_MS) for watcher in watchers))
     [letter] = mailbox.sent
@@ -71,7 +69,7 @@ async def test_who_cannot_use_credit_is_not_told(store: Store) -> None:
     await spent_account(store)
     await run_sql(store, "UPDATE accounts SET suspended_at = 1 WHERE id = 'acct_a'")
     mailbox = Mailbox()
-    assert await LowBalanceNotices(store, mailbox.send, make_log(), lambda: None).poll(NOW_MS) == 0
+    assert await LowBalanceNotices(store, mailbox.send, make_log(), None).poll(NOW_MS) == 0
 
 
 async def test_a_notice_that_was_not_sent_is_sent_later(store: Store) -> None:
@@ -79,7 +77,7 @@ async def test_a_notice_that_was_not_sent_is_sent_later(store: Store) -> None:
     await spent_account(store)
     mailbox = Mailbox()
     mailbox.is_broken = True
-    watcher = LowBalanceNotices(store, mailbox.send, make_log(), lambda: None)
+    watcher = LowBalanceNotices(store, mailbox.send, make_log(), None)
     assert await watcher.poll(NOW_MS) == 0
     mailbox.is_broken = False
     assert await watcher.poll(NOW_MS) == 1
@@ -89,7 +87,7 @@ async def test_the_owner_chooses_what_is_low(store: Store) -> None:
     """Zero turns the notice off; a lower amount takes back a notice that does not apply any more."""
     await spent_account(store)
     mailbox = Mailbox()
-    watcher = LowBalanceNotices(store, mailbox.send, make_log(), lambda: None)
+    watcher = LowBalanceNotices(store, mailbox.send, make_log(), None)
     await set_low_balance(store, OWNER, 0, NOW_MS)
     assert await watcher.poll(NOW_MS) == 0
     await set_low_balance(store, OWNER, (await money(store))[0], NOW_MS)

@@ -22,7 +22,7 @@ from cadenza.core.money import NANO_PER_DOLLAR
 from cadenza.core.records import COMMAND_LINE, DEFAULT_CLASS
 from cadenza.parts.retention import cases, places
 from cadenza.parts.retention.canaries import CanarySet
-from cadenza.parts.retention.cases import RetentionFixture
+from cadenza.parts.retention.case import Case, RetentionFixture, send_case
 from cadenza.parts.retention.client import CaseClient
 from cadenza.parts.retention.config import PrivateConfig
 from cadenza.parts.retention.report import Findings
@@ -128,10 +128,10 @@ async def _send_all(fixture: RetentionFixture, findings: Findings) -> None:
     findings.received = fixture.upstream.received
 
 
-async def _send(fixture: RetentionFixture, findings: Findings, some: Mapping[str, cases.Case]) -> None:
+async def _send(fixture: RetentionFixture, findings: Findings, some: Mapping[str, Case]) -> None:
     for name, case in some.items():
         try:
-            status = await cases.send_case(case, fixture, fixture.canaries.make(name))
+            status = await send_case(case, fixture, fixture.canaries.make(name))
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
             status = 0
         findings.add_sent(name, status)
