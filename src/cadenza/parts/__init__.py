@@ -21,7 +21,7 @@ Module = Literal[
     "kind",  # of provider, as `KIND`: what is usual for it
     "settings",  # the tables of the config that it owns
     "run",  # beside the service, from its start to its end
-    "open",  # what stands behind an address, or at a provider
+    "open",  # what stands behind an address, a kind of provider or the gate of classes
     "commands",  # of the command line; "ledger close" is its function `ledger_close`
     "pages",  # what it adds to the site, which alone loads it
     "checks",  # what `cadenza doctor` looks at
