@@ -73,41 +73,34 @@ async def evaluate(store: Store, order: EvaluationOrder, graders: Graders, event
         wires=wires,
         spent_nano=progress.spent_nano,
     )
-    ended = end_record(record, verdict, events.now_ms())
+    ended = msgspec.structs.replace(
+        record,
+        state="finished" if verdict.is_complete else "stopped",
+        ended_at=events.now_ms(),
+        spent_nano=verdict.spent_nano,
+        result=verdict,
+    )
     await store.transact(lambda tx: verdicts.end(tx, ended))
     return Evaluated(record=ended, verdict=verdict, is_out_of_budget=progress.is_out_of_budget, advice=wires[1].advice)
 
 
-def new_record(
-    incumbent: ClassVersion, candidate: Route, suite: tuple[str, bytes], runs: int, actor: str, now_ms: int
-) -> EvaluationRecord:
-    """The row of an evaluation that begins. `suite` is its name and digest."""
-    return EvaluationRecord(
+async def _begin(store: Store, order: EvaluationOrder, now_ms: int) -> tuple[EvaluationRecord, list[AnswerScore]]:
+    """The evaluation that was interrupted, with its scores, or a new one."""
+    incumbent, candidate, suite = order.incumbent, order.candidate, order.run.suite
+    new = EvaluationRecord(
         id=f"eval_{random_id()}",
         class_id=incumbent.class_id,
         created_at=now_ms,
-        actor=actor,
+        actor=order.actor,
         incumbent=incumbent.number,
         candidate=candidate.name,
         candidate_digest=incumbent.with_candidate(candidate).digest,
-        suite=suite[0],
-        suite_digest=suite[1],
-        runs=runs,
+        suite=suite.name,
+        suite_digest=suite.digest,
+        runs=order.run.runs,
     )
-
-
-def end_record(record: EvaluationRecord, verdict: Verdict, now_ms: int) -> EvaluationRecord:
-    """The row of an evaluation that has ended with this verdict."""
-    state: verdicts.VerdictState = "finished" if verdict.is_complete else "stopped"
-    return msgspec.structs.replace(record, state=state, ended_at=now_ms, spent_nano=verdict.spent_nano, result=verdict)
-
-
-async def _begin(store: Store, order: EvaluationOrder, now_ms: int) -> tuple[EvaluationRecord, list[AnswerScore]]:
-    """The evaluation that was interrupted, with its scores, or a new one."""
-    suite, runs = order.run.suite, order.run.runs
-    new = new_record(order.incumbent, order.candidate, (suite.name, suite.digest), runs, order.actor, now_ms)
     same = await verdicts.list_same(store, new)
-    if same and same[0].state != "finished" and same[0].runs == runs and not order.restart:
+    if same and same[0].state != "finished" and same[0].runs == new.runs and not order.restart:
         return same[0], await verdicts.list_scores(store, same[0].id)
     await store.transact(lambda tx: verdicts.add(tx, new))
     return new, []
