@@ -10,7 +10,7 @@ from cadenza.control.account.erasure import Erased, erase_account
 from cadenza.core.errors import ControlError
 from cadenza.core.records import COMMAND_LINE, Operator, Usage
 from cadenza.ledger import credit
-from cadenza.ledger.rules import Held
+from cadenza.ledger.rules import HeldCredit
 from cadenza.store import schema
 from cadenza.store.schema import accounts, entries, metadata, usage
 from cadenza.store.sqlite.store import SqliteStore
@@ -174,7 +174,7 @@ async def test_the_audit_log_is_append_only_otherwise(filled: Store, change: str
 
 async def test_the_books_still_add_up(filled: Store) -> None:
     """Entries and usage stay under the id; what was left is forfeited by a correction, and the check finds nothing."""
-    assert isinstance(await take(filled, make_hold("r1")), Held)
+    assert isinstance(await take(filled, make_hold("r1")), HeldCredit)
     await finish(filled, make_hold("r1"), Usage(100, 50))
     charged_nano = DOLLAR_NANO - (await money(filled))[0]
     assert await erase(filled) == Erased(OWNER, DOLLAR_NANO - charged_nano)
@@ -190,7 +190,7 @@ async def test_the_books_still_add_up(filled: Store) -> None:
 
 async def test_an_account_with_running_requests_is_not_erased(filled: Store) -> None:
     """The message says what holds it and what to do; nothing is changed, and afterwards it works."""
-    assert isinstance(await take(filled, make_hold("r1")), Held)
+    assert isinstance(await take(filled, make_hold("r1")), HeldCredit)
     before = await table_of(filled, OWNER)
     with pytest.raises(ControlError, match=r"hold 0\.0000025 dollars. Run 'cadenza account suspend acct_a@example"):
         await erase(filled)
