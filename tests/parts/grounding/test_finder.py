@@ -19,10 +19,10 @@ from cadenza.parts.grounding.search.pages.addresses import Network
 from cadenza.parts.grounding.search.pages.client import FetchLimits
 from cadenza.parts.grounding.search.pages.fetch import PageFetcher
 from cadenza.parts.grounding.search.records import (
-    SearchOptions,
     SearchRequest,
     UnreadPage,
 )
+from cadenza.parts.grounding.settings import SearchSettings
 from tests.parts.grounding.engine_peer import engine_at, reply
 from tests.parts.grounding.fetch_site import HOST, LOOPBACK, NOT_FOUND, PATIENT, Names, page
 from tests.parts.grounding.scripted_engine import ScriptedEngine
@@ -32,7 +32,7 @@ from tests.unit.upstreams.clock import Clock
 
 ASKED = ["Who won the Vuelta in 2026? Search the web."]
 ROOM = 2_000
-OPTIONS = SearchOptions("searxng", timeout_s=WAIT_S)
+OPTIONS = SearchSettings(engine="searxng", timeout_s=WAIT_S)
 
 
 def article(text: str, title: str = "A title") -> bytes:

@@ -14,6 +14,7 @@ from ipaddress import ip_network
 import msgspec
 
 from cadenza.core.grounding import Source
+from cadenza.core.retention import USUAL_LIMITS, RetentionLimits
 from cadenza.core.tokens import estimate_tokens
 from cadenza.observe import Log
 from cadenza.parts.grounding.files.reader import DocumentReader, ReaderBusy
@@ -31,11 +32,11 @@ from cadenza.parts.grounding.search.records import (
     EngineFailed,
     FetchFailed,
     Hit,
-    SearchOptions,
     SearchRequest,
     SearchResult,
     UnreadPage,
 )
+from cadenza.parts.grounding.settings import SearchSettings
 
 PAGES_MAX = 3  # of the results; the pages that the message names come on top
 NAMED_PAGES_MAX = 3
@@ -52,13 +53,20 @@ UNREAD_SHARE = 2  # these sentences take at most half of the tokens
 class Finder:
     """The engine, the fetcher and the cache of one process."""
 
-    def __init__(self, engine: Engine, fetcher: PageFetcher, reader: DocumentReader, settings: SearchOptions) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        fetcher: PageFetcher,
+        reader: DocumentReader,
+        settings: SearchSettings,
+        kept_s: int = USUAL_LIMITS.search_result_s,
+    ) -> None:
         self._engine = engine
         self._fetcher = fetcher
         self._reader = reader
         self._max_results = settings.max_results
         self._timeout_s = settings.timeout_s
-        self._cache = ResultCache(time.monotonic, RESULT_BOUNDS.for_age(settings.kept_s))
+        self._cache = ResultCache(time.monotonic, RESULT_BOUNDS.for_age(kept_s))
 
     async def find(self, request: SearchRequest) -> SearchResult:
         """The sources for the last message. EngineFailed if the engine fails and no page was read."""
@@ -166,9 +174,9 @@ def _source_of_hit(hit: Hit) -> Source:
     return Source(hit.url, hit.title or hit.url, hit.text or hit.snippet)
 
 
-def build_finder(settings: SearchOptions, reader: DocumentReader, log: Log) -> Finder:
+def build_finder(settings: SearchSettings, kept: RetentionLimits, reader: DocumentReader, log: Log) -> Finder:
     engine = GuardedEngine(build_web_engine(settings), time.monotonic, log)
     limits = FetchLimits()
-    limits = msgspec.structs.replace(limits, pages=limits.pages.for_age(settings.pages_kept_s))
+    limits = msgspec.structs.replace(limits, pages=limits.pages.for_age(kept.page_s))
     fetcher = PageFetcher(limits, allow_networks=[ip_network(one) for one in settings.allow_networks])
-    return Finder(engine, fetcher, reader, settings)
+    return Finder(engine, fetcher, reader, settings, kept.search_result_s)
