@@ -248,8 +248,8 @@ def test_sources_fit_the_tokens() -> None:
     assert fitting(sources, 10) == []
 
 
-def test_passages_of_one_document_are_one_source() -> None:
-    """They are joined, so that each number that an answer cites is one document."""
-    [joined] = fitting([Source("local:a", "a", "one"), Source("local:a", "a", "two")], 500)
-    assert joined.text == "one\n\n[…]\n\ntwo"
-    assert fitting([Source("local:a", "a", "")], 500) == []
+def test_a_page_is_one_source() -> None:
+    """Two addresses may lead to one page: each number that an answer cites is another one. Without text it is none."""
+    first, second = Source("https://a.example", "a", "one"), Source("https://a.example", "A", "two")
+    assert fitting([first, second], 500) == [first]
+    assert fitting([Source("https://a.example", "a", "")], 500) == []

@@ -10,16 +10,15 @@ from cadenza.config.checks import ADDRESS, NETWORKS, Secret
 from cadenza.config.reader import ConfigReader, PartTable
 from cadenza.config.settings import NO_PLAIN_HTTP, SENDABLE, Settings, is_public_http
 from cadenza.core.config_keys import DOLLARS, ConfigTable, Like, Switch, Variable, above_zero, whole
+from cadenza.core.content import Content
 
 ENGINE_URLS = {"brave": "https://api.search.brave.com", "tavily": "https://api.tavily.com"}
-
-
 EngineName = Literal["searxng", "brave", "tavily"]
 
 
 # A key is one line.
 # fmt: off
-class SearchSettings(ConfigTable, frozen=True):
+class SearchSettings(Content, ConfigTable, frozen=True):
     """The engine of web search."""
 
     engine: Annotated[Literal[EngineName, "off"], Like("searxng"), "without a table, none is asked"] = "off"

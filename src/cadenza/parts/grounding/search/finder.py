@@ -78,7 +78,7 @@ class Finder:
             return NOTHING_FOUND
         found = await self._hits(request, decision, today, now_s + self._timeout_s * READ_TIME)
         hits = found or ()
-        urls = [*decision.urls[:NAMED_PAGES_MAX], *(hit.url for hit in hits[:PAGES_MAX] if not hit.text)]
+        urls = [*decision.urls[:NAMED_PAGES_MAX], *(hit.url for hit in hits[:PAGES_MAX])]
         pages = await fetch_pages(self._fetcher, request.account_id, urls, now_s + self._timeout_s * PAGES_TIME)
         read = dict[str, Source]()
         with suppress(ReaderBusy, TimeoutError):
@@ -91,7 +91,7 @@ class Finder:
             if url not in read
         ]
         unread, unread_tokens = _fitting_unread(not_read, request.tokens_max)
-        sources = [*named, *(read.get(hit.url) or _source_of_hit(hit) for hit in hits)]
+        sources = [*named, *(read.get(hit.url) or Source(hit.url, hit.title, hit.snippet) for hit in hits)]
         return SearchResult(fitting(sources, request.tokens_max - unread_tokens), unread, has_failed=found is None)
 
     async def close(self) -> None:
@@ -145,16 +145,12 @@ async def fetch_pages(fetcher: PageFetcher, owner: str, urls: Iterable[str], unt
 
 
 def fitting(sources: Iterable[Source], tokens_max: int) -> list[Source]:
-    """The sources that fit, in their order. Several passages of one document are joined to one source."""
+    """The sources that fit, in their order, each page once."""
     kept, left_tokens = dict[str, Source](), tokens_max
-    for source in dict.fromkeys(sources):
-        before = kept.get(source.url)
-        tokens = estimate_tokens(source.text)
-        if before is None:
-            tokens += estimate_tokens(source.url + source.title) + SOURCE_TOKENS
-        if source.text and tokens <= left_tokens:
-            text = f"{before.text}\n\n[…]\n\n{source.text}" if before else source.text
-            kept[source.url] = msgspec.structs.replace(source, text=text)
+    for source in sources:
+        tokens = estimate_tokens(source.text) + estimate_tokens(source.url + source.title) + SOURCE_TOKENS
+        if source.text and tokens <= left_tokens and source.url not in kept:
+            kept[source.url] = source
             left_tokens -= tokens
     return list(kept.values())
 
@@ -168,10 +164,6 @@ def _fitting_unread(unread: Iterable[UnreadPage], tokens_max: int) -> tuple[list
             told.append(page)
             tokens += more_tokens
     return told, tokens
-
-
-def _source_of_hit(hit: Hit) -> Source:
-    return Source(hit.url, hit.title or hit.url, hit.text or hit.snippet)
 
 
 def build_finder(settings: SearchSettings, kept: RetentionLimits, reader: DocumentReader, log: Log) -> Finder:

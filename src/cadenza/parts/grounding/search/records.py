@@ -25,12 +25,11 @@ class SearchRequest(Content, msgspec.Struct, frozen=True):
 
 
 class Hit(Content, msgspec.Struct, frozen=True):
-    """A result of an engine. An engine that has the text to quote gives it as `text`; otherwise the page is read."""
+    """A result of an engine."""
 
     url: str
     title: str
     snippet: str = ""
-    text: str = ""
 
 
 class EngineFailed(Exception):
