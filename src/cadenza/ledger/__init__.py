@@ -3,8 +3,8 @@
 `gateway/billing.py` sizes the hold of a chat and settles it. The rest is here, in the order in which it is best read:
 `rules`, `charging` and `caps` are pure; `reserves` holds credit in memory; `writer` is what a process calls; `backlog`
 and `committer` are its group commit; `transaction`, with `rows` and `cap_rows`, is what one commit does; `marks` and
-`sweeps` are for crashes; `credit`, `vouchers`, `payments` and `refunds` move credit outside of requests, for one of the
-`origins`; `statement` and `low_balances` are for owners; `months` closes them; `check` checks that everything adds
+`sweeps` are for crashes; `credit`, `payments` and `refunds` move credit outside of requests, for one of the
+`origins`; `statement` is for owners; `months` closes them; `check` checks that everything adds
 up, and `export` reads all of it.
 
 The records that the money of one request passes through:

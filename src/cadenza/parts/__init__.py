@@ -21,7 +21,7 @@ Module = Literal[
     "kind",  # of provider, as `KIND`: what is usual for it
     "settings",  # the tables of the config that it owns
     "run",  # beside the service, from its start to its end
-    "open",  # what stands behind an address, or at a provider
+    "open",  # what stands behind an address, a kind of provider or the gate of classes
     "commands",  # of the command line; "ledger close" is its function `ledger_close`
     "pages",  # what it adds to the site, which alone loads it
     "checks",  # what `cadenza doctor` looks at
@@ -143,7 +143,7 @@ PARTS = (
         owns=("[grounding]",),
         commands={"memory": "Notes that the replies to an account may use."},
         heading="Accounts and keys",
-        has=frozenset({"settings", "run", "commands", "pages", "checks", "screen", "cases"}),
+        has=frozenset({"settings", "run", "commands", "pages", "checks", "screen", "problems", "cases"}),
         is_default=True,
     ),
     Part(

@@ -11,10 +11,12 @@ from cadenza.core.records import COMMAND_LINE, Owner, Usage
 from cadenza.ledger import credit
 from cadenza.observe import make_log
 from cadenza.parts.mail.low_balance import LowBalanceNotices
+from cadenza.parts.mail.low_balance_rows import clear_risen
 from cadenza.parts.mail.outbox import SendFailed
 from cadenza.store.store import Store
 from tests.store.moves import finish, fund, make_hold, money, opened, sweep_process, take
 from tests.store.rows import DOLLAR_NANO, NOW_MS, run_sql
+from tests.store.test_long_writes import MANY, ROWS_MAX, CountingStore, count, numbers
 
 EMAIL = "acct_a@example.org"
 OWNER = Owner("acct_a", EMAIL)
@@ -94,3 +96,17 @@ async def test_the_owner_chooses_what_is_low(store: Store) -> None:
     assert await watcher.poll(NOW_MS) == 1
     with pytest.raises(ControlError):
         await set_low_balance(store, OWNER, -1, NOW_MS)
+
+
+async def test_notices_of_low_balances_are_cleared_in_batches(store: Store) -> None:
+    """When many accounts have risen, each transaction changes some of them, and in the end all are changed."""
+    await run_sql(
+        store,
+        f"""INSERT INTO accounts (id, email, password_hash, created_at, balance_nano, low_noticed_at)
+        SELECT 'acct_' || n, 'mail' || n, '', 1, 2000000000, 1 FROM {numbers(store)}""",
+    )
+    counting = CountingStore(store)
+    await clear_risen(counting)
+    assert max(counting.changed) <= ROWS_MAX
+    assert sum(counting.changed) == MANY
+    assert await count(store, "SELECT COUNT(*) FROM accounts WHERE low_noticed_at IS NOT NULL") == 0

@@ -15,8 +15,9 @@ from cadenza.core.records import Owner
 from cadenza.core.spans import Span
 from cadenza.ledger import check, credit, payments
 from cadenza.ledger.origins import CreditMove
-from cadenza.ledger.payments import Payment, PaymentIds, sum_days
+from cadenza.ledger.payments import Payment, PaymentIds
 from cadenza.ledger.rules import HeldCredit
+from cadenza.parts.books.payment_rows import sum_days
 from cadenza.parts.payments.checkouts import OPEN_MAX, Payer, describe_payment, list_payments, start_payment
 from cadenza.parts.payments.events import (
     DisputeClosed,

@@ -10,9 +10,9 @@ from cadenza.control.money.credit import give_credit
 from cadenza.core.errors import ControlError
 from cadenza.core.records import COMMAND_LINE, Operator, Owner, Usage
 from cadenza.core.spans import DAY_MS, day_of
-from cadenza.ledger.payments import PaymentDay
 from cadenza.ledger.rules import HeldCredit
 from cadenza.parts.books.months import compare_payments, list_payment_entries, report_month
+from cadenza.parts.books.payment_rows import PaymentDay
 from cadenza.parts.books.sums import month_of
 from cadenza.parts.payments.checkouts import list_payments
 from cadenza.parts.payments.transfers import (

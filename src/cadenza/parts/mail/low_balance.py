@@ -5,8 +5,8 @@ Every process checks once a minute. If the mail server fails, it is logged, and 
 
 from cadenza.core.email import Email
 from cadenza.core.money import format_dollars
-from cadenza.ledger import low_balances
 from cadenza.observe import Log
+from cadenza.parts.mail import low_balance_rows as low_balances
 from cadenza.parts.mail.outbox import Send, SendFailed
 from cadenza.store.store import Store
 from cadenza.store.tables.accounts import Account
