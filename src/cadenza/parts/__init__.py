@@ -114,7 +114,7 @@ PARTS = (
         owns=("[grounding]",),
         commands={"memory": "Notes that the replies to an account may use."},
         heading="Accounts and keys",
-        has=frozenset({"settings", "run", "commands", "pages", "checks", "screen", "cases"}),
+        has=frozenset({"settings", "run", "commands", "pages", "checks", "screen", "problems", "cases"}),
         is_default=True,
     ),
     Part(
