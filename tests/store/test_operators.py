@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from cadenza.control.account.accounts import NewAccount, add_account, set_operator, suspend_account
+from cadenza.control.account.accounts import NewAccount, add_account, suspend_account
 from cadenza.control.keys import find_keys, revoke_key
 from cadenza.control.money.credit import correct_credit, give_credit
 from cadenza.control.operator import (
@@ -18,6 +18,7 @@ from cadenza.control.operator import (
 from cadenza.core.errors import ControlError
 from cadenza.core.records import COMMAND_LINE, Operator, Usage
 from cadenza.ledger import check
+from cadenza.parts.site.accounts import set_operator
 from cadenza.store.store import Store
 from cadenza.store.tables.accounts import Account
 from tests.passwords import cheap_hash

@@ -4,10 +4,11 @@ import asyncio
 
 import pytest
 
-from cadenza.control.account.accounts import NewAccount, add_account, set_operator
+from cadenza.control.account.accounts import NewAccount, add_account
 from cadenza.core.errors import ControlError
 from cadenza.core.records import COMMAND_LINE
 from cadenza.core.spans import DAY_MS
+from cadenza.parts.site.accounts import set_operator
 from cadenza.parts.site.sign_in.links import find_link, make_operator_link, print_link
 from cadenza.parts.site.sign_in.passwords import PasswordWork
 from cadenza.parts.site.sign_in.sign_up import SignUpChoice, find_invitation, join

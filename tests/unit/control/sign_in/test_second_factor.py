@@ -6,9 +6,10 @@ from collections.abc import Awaitable
 
 import pytest
 
-from cadenza.control.account.accounts import NewAccount, add_account, remove_second_factors
+from cadenza.control.account.accounts import NewAccount, add_account
 from cadenza.core.errors import ControlError
 from cadenza.core.records import COMMAND_LINE
+from cadenza.parts.site.accounts import remove_second_factors
 from cadenza.parts.site.sign_in.second_factor import (
     STEP_S,
     Code,

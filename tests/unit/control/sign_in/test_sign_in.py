@@ -4,10 +4,11 @@ import asyncio
 
 import pytest
 
-from cadenza.control.account.accounts import NewAccount, add_account, set_operator, set_password, suspend_account
+from cadenza.control.account.accounts import NewAccount, add_account, suspend_account
 from cadenza.core.errors import ControlError
 from cadenza.core.records import COMMAND_LINE
 from cadenza.fleet.shared import MemoryRates
+from cadenza.parts.site.accounts import set_operator, set_password
 from cadenza.parts.site.sign_in.devices import Signer, find_device, remember_device
 from cadenza.parts.site.sign_in.passwords import HashLane, PasswordWork
 from cadenza.parts.site.sign_in.sign_in import (

@@ -14,7 +14,7 @@ from ipaddress import ip_network
 import msgspec
 
 from cadenza.core.grounding import Source
-from cadenza.core.retention import USUAL_LIMITS, RetentionLimits
+from cadenza.core.retention_limits import USUAL_LIMITS, RetentionLimits
 from cadenza.core.tokens import estimate_tokens
 from cadenza.observe import Log
 from cadenza.parts.grounding.files.reader import DocumentReader, ReaderBusy

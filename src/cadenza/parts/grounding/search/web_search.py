@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from cadenza.core.retention import RetentionLimits
+from cadenza.core.retention_limits import RetentionLimits
 from cadenza.observe import Log, Observer
 from cadenza.parts.grounding.files.reader import DocumentReader
 from cadenza.parts.grounding.search.records import SearchRequest, SearchResult
