@@ -22,7 +22,7 @@ import uvloop
 from cadenza import parts
 from cadenza.app import WORKERS_FOLDER, App, log_replaced
 from cadenza.config import ConfigError, Settings
-from cadenza.config.classes import resolve_classes
+from cadenza.config.class_records import resolve_classes
 from cadenza.config.kinds import BUILT_IN, OF_PARTS, kind_of
 from cadenza.control.account.accounts import create_account, find_accounts, get_owner
 from cadenza.control.class_versions import ServingProcess

@@ -45,7 +45,7 @@ from cadenza.core.config_keys import (
 from cadenza.core.errors import ExpectedError
 from cadenza.core.money import Price
 from cadenza.core.records import CONTEXT_TOKENS_MAX, OUTPUT_TOKENS_MAX, RetentionBy, Route
-from cadenza.core.retention import RetentionLimits
+from cadenza.core.retention_limits import RetentionLimits
 from cadenza.upstreams.dialects import DIALECTS
 
 DEFAULT_PRICES = MappingProxyType(

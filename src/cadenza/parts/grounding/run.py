@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import msgspec
 
 from cadenza.config import Settings
-from cadenza.core.retention import USUAL_LIMITS, RetentionLimits
+from cadenza.core.retention_limits import USUAL_LIMITS, RetentionLimits
 from cadenza.parts.grounding.gather import Gatherer
 from cadenza.parts.grounding.grounder import ChatGrounder
 from cadenza.parts.grounding.metrics import GroundingMetrics

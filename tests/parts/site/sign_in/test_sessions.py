@@ -4,7 +4,7 @@ import pytest
 
 from cadenza.control.account.accounts import NewAccount, add_account
 from cadenza.core.records import COMMAND_LINE
-from cadenza.core.retention import USUAL_LIMITS, RetentionLimits
+from cadenza.core.retention_limits import USUAL_LIMITS, RetentionLimits
 from cadenza.parts.site.sign_in.sessions import (
     HALF_MS,
     PROOF_MS,

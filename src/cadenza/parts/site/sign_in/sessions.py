@@ -11,7 +11,7 @@ import secrets
 import msgspec
 
 from cadenza.core.errors import Unknown
-from cadenza.core.retention import USUAL_LIMITS, RetentionLimits
+from cadenza.core.retention_limits import USUAL_LIMITS, RetentionLimits
 from cadenza.parts.site.tables import sessions
 from cadenza.parts.site.tables.sessions import Session, Stage
 from cadenza.store.store import Store, Transaction

@@ -6,8 +6,8 @@ from cadenza.config import Settings
 from cadenza.config.checks import is_private
 from cadenza.config.kinds import kind_of
 from cadenza.config.settings import ProviderSettings
-from cadenza.control.retention import KeptRow, read_kept
-from cadenza.core.retention import RetentionLimits
+from cadenza.control.retention_keeper import KeptRow, read_kept
+from cadenza.core.retention_limits import RetentionLimits
 from cadenza.core.spans import DAY_MS
 from cadenza.terminal.checks import Check
 from cadenza.upstreams.dialects import DIALECTS

@@ -13,15 +13,15 @@ import msgspec
 
 from cadenza import clock
 from cadenza.control.account.erasure import finish_erasures
-from cadenza.core.retention import RetentionLimits
+from cadenza.core.retention_limits import RetentionLimits
 from cadenza.core.spans import DAY_MS
 from cadenza.fleet.background import repeat
 from cadenza.observe import Log
 from cadenza.store.statements import Values
 from cadenza.store.store import Store
-from cadenza.store.tables import retention
+from cadenza.store.tables import expired_rows
+from cadenza.store.tables.expired_rows import Kept
 from cadenza.store.tables.metered import first_id
-from cadenza.store.tables.retention import Kept
 
 POLL_INTERVAL_S = 600.0
 ERASE_EVERY_S = 60.0
@@ -75,15 +75,15 @@ class RetentionKeeper:
     async def _remove_audit_events(self, now_ms: int, before_ms: int) -> int:
         if not await self._claim("audit_events", now_ms):
             return 0
-        await self._store.transact(lambda tx: retention.keep_from(tx, "audit_events", before_ms))
-        end = await retention.first_kept_event(self._store, before_ms)
+        await self._store.transact(lambda tx: expired_rows.keep_from(tx, "audit_events", before_ms))
+        end = await expired_rows.first_kept_event(self._store, before_ms)
         return await self._remove_all("audit_events", {"before": before_ms, "end": end})
 
     async def _remove_usage(self, now_ms: int, before_ms: int) -> int:
         """The metering rows of the days before this one."""
         if not await self._claim("usage", now_ms):
             return 0
-        await self._store.transact(lambda tx: retention.keep_from(tx, "usage", before_ms))
+        await self._store.transact(lambda tx: expired_rows.keep_from(tx, "usage", before_ms))
         return await self._remove_all("usage", {"before": before_ms, "end": first_id(before_ms)})
 
     async def _remove(self, name: Kept, now_ms: int, values: Values) -> int:
@@ -92,20 +92,20 @@ class RetentionKeeper:
     async def _remove_all(self, name: Kept, values: Values) -> int:
         """All batches of one kind of rows."""
         removed = 0
-        async for rows in retention.batches(self._store, name, values, SLICE_ROWS):
-            await self._store.transact(partial(retention.remove, name=name, rows=rows))
+        async for rows in expired_rows.batches(self._store, name, values, SLICE_ROWS):
+            await self._store.transact(partial(expired_rows.remove, name=name, rows=rows))
             removed += len(rows)
             await self._pause(name)
         return removed
 
     async def _claim(self, name: Kept, now_ms: int) -> bool:
-        return await self._store.transact(lambda tx: retention.claim(tx, name, now_ms, TURN_MS))
+        return await self._store.transact(lambda tx: expired_rows.claim(tx, name, now_ms, TURN_MS))
 
     async def _pause(self, name: Kept) -> None:
         """Let requests go first, and keep the claim."""
         await asyncio.sleep(self._pause_s)
         now_ms = clock.now_ms()
-        await self._store.transact(lambda tx: retention.keep_turn(tx, name, now_ms), is_single=True)
+        await self._store.transact(lambda tx: expired_rows.keep_turn(tx, name, now_ms), is_single=True)
 
 
 class KeptRow(msgspec.Struct, frozen=True):
@@ -118,7 +118,7 @@ class KeptRow(msgspec.Struct, frozen=True):
 
 async def read_kept(store: Store, limits: RetentionLimits) -> list[KeptRow]:
     """The oldest row of everything that has a limit."""
-    oldest = await retention.read_oldest(store)
+    oldest = await expired_rows.read_oldest(store)
     days = {"requests": limits.usage_days, "audit events": limits.audit_event_days, "sessions": limits.session_days}
     found = {
         "requests": oldest["usage"],

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from cadenza.core.chat import ChatRequest
 from cadenza.core.errors import InvalidRequest
 from cadenza.core.message_json import find_content
-from cadenza.gateway.parts import FILES_MAX
+from cadenza.gateway.message_parts import FILES_MAX
 from cadenza.gateway.validate import parse_chat
 
 TEXT = {"type": "text", "text": "What is this?"}

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cadenza.config import Settings, load_settings
-from cadenza.config.classes import class_rules, find_candidate, known_cost
+from cadenza.config.class_records import class_rules, find_candidate, known_cost
 from cadenza.core.money import Price
 
 CONFIG = """

@@ -6,8 +6,8 @@ from cadenza import clock
 from cadenza.config.kinds import kind_of
 from cadenza.config.load import make_route
 from cadenza.config.settings import CandidateSettings, ClassSettings, Settings
+from cadenza.control.class_changes import ClassRules
 from cadenza.control.class_versions import ServingProcess, resolve
-from cadenza.control.classes import ClassRules
 from cadenza.core.classes import ClassState, ClassVersion
 from cadenza.core.config_keys import suggest
 from cadenza.core.money import Price
