@@ -17,6 +17,7 @@ from cadenza.core.errors import ControlError, Unknown
 from cadenza.core.faults import describe_fault
 from cadenza.core.formats import dollars_or_none, rfc3339, rfc3339_or_none
 from cadenza.core.money import format_dollars
+from cadenza.core.orders import copied
 from cadenza.core.records import CLASSES, DISCONNECTED_STATUS, SEARCH, RequestStep
 from cadenza.core.spans import parse_duration_ms
 from cadenza.ledger import statement
@@ -103,7 +104,7 @@ class ChargePart(msgspec.Struct, frozen=True):
     amount_nano: int
 
 
-class OperatorRequest(msgspec.Struct, frozen=True):
+class OperatorRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request. `charged` is negative, and `granted` the part of it that was granted credit.
 
     Prices are in dollars a token. A request that was refused before its credit was held has no completion id, and is
@@ -111,7 +112,7 @@ class OperatorRequest(msgspec.Struct, frozen=True):
     """
 
     completion_id: str | None
-    request_id: str | None
+    request_id: str | None = None
     account_id: str
     email: str
     key_id: str | None
@@ -120,12 +121,12 @@ class OperatorRequest(msgspec.Struct, frozen=True):
     granted: str | None
     refunded: str | None
     class_id: str | None
-    version: int | None
-    provider: str | None
-    model: str | None
-    prompt_tokens: int | None
-    cached_tokens: int | None
-    completion_tokens: int | None
+    version: int | None = None
+    provider: str | None = None
+    model: str | None = None
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    completion_tokens: int | None = None
     input_price: str | None
     cached_input_price: str | None
     output_price: str | None
@@ -212,9 +213,9 @@ async def _explain(store: Store, parts: FoundParts) -> OperatorRequest:
     status = metered.status if metered else details.status if details else None
     end, advice = _say_end(status, metered, details)
     entry = charge.entry if charge else None
-    return OperatorRequest(
-        completion_id=(metered or details or entry).completion_id,  # type: ignore[union-attr]  # one is there
-        request_id=one.request_id if one else None,
+    return copied(
+        OperatorRequest,
+        *filter(None, (entry, details, metered)),
         account_id=account_id,
         email=account.email if account else "",
         key_id=key_id,
@@ -223,27 +224,15 @@ async def _explain(store: Store, parts: FoundParts) -> OperatorRequest:
         granted=dollars_or_none(entry.granted_nano if entry else None),
         refunded=dollars_or_none(entry.refunded_nano if entry else None),
         class_id=one.class_id or None if one else None,
-        version=one.version if one else None,
-        provider=one.provider if one else None,
-        model=one.model if one else None,
-        prompt_tokens=metered.prompt_tokens if metered else None,
-        cached_tokens=metered.cached_tokens if metered else None,
-        completion_tokens=metered.completion_tokens if metered else None,
         input_price=dollars_or_none(metered.input_nano if metered else None),
         cached_input_price=dollars_or_none(metered.cached_input_nano if metered else None),
         output_price=dollars_or_none(metered.output_nano if metered else None),
         key_name=key.name if key else None,
         key_prefix=key.prefix if key else None,
         started_at=rfc3339_or_none(ended_at - one.duration_ms if one else None),
-        endpoint=details.endpoint if details else "chat",
         is_stream=metered.stream if metered else None,
-        status=status,
-        cause=details.cause if details else "",
         end=end,
         advice=advice,
-        first_byte_ms=one.first_byte_ms if one else None,
-        duration_ms=one.duration_ms if one else None,
-        settle_ms=details.settle_ms if details else None,
         is_estimated=metered.estimated if metered else False,
         held=dollars_or_none(metered.held_nano if metered else None),
         short=dollars_or_none(metered.short_nano or None if metered else None),
