@@ -21,7 +21,7 @@ from cadenza.core.spans import DAY_MS
 from cadenza.store.sqlite.store import SqliteStore
 from cadenza.store.store import Store
 from cadenza.store.tables import audit_events
-from cadenza.store.tables.keys import KeyCap, OwnedKey, web_key
+from cadenza.store.tables.keys import KeyCap, OwnedKey, list_newest, web_key
 from tests.store.rows import NOW_MS, add_account, run_sql
 
 OWNER, OTHER = Owner("acct_a", "acct_a@example.org"), Owner("acct_b", "acct_b@example.org")
@@ -109,8 +109,10 @@ async def test_every_change_is_in_the_audit_trail(store: Store) -> None:
 async def test_an_owner_knows_no_other_keys(store: Store) -> None:
     """Ids of other accounts, prefixes and secrets of one's own are as unknown as any text; nothing changes."""
     secret, own = await create_key(store, OWNER, KeyOrder("mine"), NOW_MS)
+    await store.transact(lambda tx: web_key(tx, OWNER.account_id, NOW_MS))
+    [web] = [one for one in await list_newest(store, "account_id", OWNER.account_id, NOW_MS, 9) if one.is_web]
     foreign = await create(store, owner=OTHER)
-    for text in (foreign.id, own.prefix, secret, "key_unknown", "\x00", ""):
+    for text in (foreign.id, web.id, web.prefix, own.prefix, secret, "key_unknown", "\x00", ""):
         for change in (
             get_key(store, OWNER, text, NOW_MS),
             change_key(store, OWNER, text, KeyChange(name="taken"), NOW_MS),

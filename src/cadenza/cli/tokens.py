@@ -5,13 +5,14 @@ import click
 from cadenza.config import Settings
 from cadenza.core.formats import rfc3339
 from cadenza.core.records import COMMAND_LINE
+from cadenza.parts.site.tables.access_tokens import Token
 from cadenza.parts.site.tokens import TokenOrder, create_token, list_tokens, revoke_token
 from cadenza.terminal.configured import read_owner, settings_option, with_owner, with_store
 from cadenza.terminal.console import json_option, now_ms, print_list, say, to_row
 from cadenza.terminal.lazy import CommandGroup
 from cadenza.terminal.orders import order_options
 
-FIELDS = ("id", "name", "prefix", "scopes", "state", "created_at", "expires_at", "last_used_at")
+FIELDS = [name for name in Token.__struct_fields__ if name not in {"account_id", "revoked_at"}]
 
 account_option = click.option("--account", metavar="EMAIL", required=True, help="The account that owns the token.")
 
