@@ -8,10 +8,9 @@ import pytest
 from cadenza.control.account.accounts import NewAccount, add_account, get_account, resume_account
 from cadenza.control.account.erasure import Erased, erase_account
 from cadenza.core.errors import ControlError
-from cadenza.core.records import COMMAND_LINE, Operator, Owner, Usage
+from cadenza.core.records import COMMAND_LINE, Operator, Usage
 from cadenza.ledger import credit
 from cadenza.ledger.rules import HeldCredit
-from cadenza.parts.grounding.notes import add_note
 from cadenza.store import schema
 from cadenza.store.schema import accounts, entries, metadata, usage
 from cadenza.store.sqlite.store import SqliteStore
@@ -43,6 +42,8 @@ def personal_rows(account: str, blob: str) -> list[str]:
         f"INSERT INTO totp VALUES ('{account}', {blob}, 0, 1)",
         f"INSERT INTO recovery_codes VALUES ('{account}', {blob})",
         f"INSERT INTO passkeys VALUES ({blob}, '{account}', '{SECRET}', {blob}, 1, 1, NULL)",
+        f"INSERT INTO notes VALUES ('note_{account}', '{account}', '{SECRET}', 1, 1)",
+        f"UPDATE accounts SET note_count = 1 WHERE id = '{account}'",
         f"INSERT INTO idempotency VALUES ('{account}', {blob}, 'c', 'r', 1, NULL)",
         f"""INSERT INTO request_details (request_id, account_id, key_id, endpoint, class_id, provider, model, status,
         cause, fault, is_charged, ended_at, duration_ms, steps)
@@ -67,7 +68,6 @@ async def fill(store: Store) -> None:
         await rows.add_account(store, account_id)
         await add_key(store, f"key_{letter}", account_id=account_id)
         await store.transact(lambda tx, one=account_id: credit.grant(tx, one, DOLLAR_NANO, "a gift", NOW_MS))  # type: ignore[misc]
-        await add_note(store, Owner(account_id, EMAIL), SECRET, NOW_MS)
         await run_sql(store, *personal_rows(account_id, blob_of(store, letter)))
     await run_sql(
         store,
@@ -200,15 +200,13 @@ async def test_an_account_with_running_requests_is_not_erased(filled: Store) -> 
 
 
 async def test_the_keys_stop_and_nothing_brings_the_account_back(filled: Store) -> None:
-    """Its key is unknown, its address has no account, and it cannot be resumed or get notes."""
+    """Its key is unknown, its address has no account, and it cannot be resumed."""
     [digest] = [bytes(row.digest) for row in await rows_of(filled, schema.keys) if row.account_id == OWNER]
     await erase(filled)
     assert await keys.look_up(filled, digest) is None
     for email in (EMAIL, "erased-acct_a"):
         with pytest.raises(ControlError, match="There is no account"):
             await resume_account(filled, email, COMMAND_LINE, LATER_MS)
-    with pytest.raises(ControlError):
-        await add_note(filled, Owner(OWNER, EMAIL), "a late note", LATER_MS)
     with pytest.raises(ControlError, match="There is no account"):
         await erase(filled)
 

@@ -55,6 +55,7 @@ NO_CONTENT = {
         "core.breaker",
         "core.classes",
         "core.config_keys",
+        "core.orders",
         "core.email",
     ),
     *("core.money", "core.prices", "core.rates", "core.records", "core.shares"),
@@ -76,13 +77,12 @@ METADATA = {"account_id", "class_id", "key_id", "model", "object", "provider", "
 METADATA_OF = {  # what neither a client nor a model writes: it comes from the config, the program or a fixed set
     "Aliases": {"given"},
     "Evaluated": {"advice"},
-    "AskedSide": {"dialects"},
+    "AskedSide": {"dialect"},
     "Candidate": {"codec", "languages"},  # a charset
     "ChatCost": {"cost"},
     "ChatSwitches": {"note", "parts"},
     "Endpoint": {"headers", "methods", "name", "path", "scope"},
     "EngineApi": {"key_refused", "name", "reasons"},  # words of ours
-    "EvaluationOrder": {"actor"},
     "Model": {"id", "owned_by"},
     "Offer": {"image_classes"},
     "SearchTerms": {"engine"},

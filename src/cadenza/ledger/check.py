@@ -257,8 +257,8 @@ class CheckCounts(msgspec.Struct, frozen=True):
 
 async def find_violations(store: Store, closed: ClosedMonth | None = None) -> list[Violation]:
     """What breaks a rule, of everything or since a closed month."""
-    found = await store.report(*((CHECK_OPEN, _since(closed)) if closed else (CHECK, {})))
-    return [Violation(str(rule), str(subject), int(off_by)) for rule, subject, off_by in found]
+    rows = await store.report(*((CHECK_OPEN, _since(closed)) if closed else (CHECK, {})))
+    return [Violation(str(rule), str(subject), int(off_by)) for rule, subject, off_by in rows]
 
 
 async def count(store: Store, closed: ClosedMonth | None = None) -> CheckCounts:

@@ -240,7 +240,7 @@ class Committer:
         """Write each group in its own transaction, until the store does not take one."""
         for number, group in enumerate(groups, start=1):
             if not await self._commit(group, mode):
-                self._requeue([move for rest in groups[number:] for move in rest])
+                self._requeue([move for unwritten in groups[number:] for move in unwritten])
                 return False
         return True
 

@@ -183,15 +183,15 @@ class Reserves:
     def pass_time(self) -> list[str]:
         """The accounts whose reserves are to be given back: those that are idle, and those unused for longest."""
         now_s, excess = self._clock_s(), len(self._reserves) - KEPT_MAX
-        found: list[str] = []
+        account_ids: list[str] = []
         for account_id, reserve in self._reserves.items():
-            if len(found) < excess:
+            if len(account_ids) < excess:
                 reserve.used_s = -math.inf
-            elif now_s - reserve.used_s < self._idle_s or len(found) >= RETURNED_MAX:
+            elif now_s - reserve.used_s < self._idle_s or len(account_ids) >= RETURNED_MAX:
                 break
             if reserve.is_idle(now_s):
-                found.append(account_id)
-        return found
+                account_ids.append(account_id)
+        return account_ids
 
     def close(self) -> list[str]:
         """Keep no more than the requests in flight need, until the end. Return the accounts of all reserves."""

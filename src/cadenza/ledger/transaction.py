@@ -162,7 +162,7 @@ def lock_accounts(tx: Transaction, process: str, account_ids: list[str], *, wait
     StoreRefused if a sweep freed a reserve while its account was waited for: Postgres then has the account as it is
     now, and the reserve as it was before.
     """
-    found = []
+    accounts = []
     for row in tx.rows_by_ids(LOCK_ACCOUNTS if waits else LOCK_FREE_ACCOUNTS, account_ids, {"process": process}):
         account_id, balance_nano, held_nano, reserve_nano, is_asked, has_caps, debt_nano, granted_nano, is_spare = row
         if reserve_nano is not None and reserve_nano > held_nano:
@@ -179,8 +179,8 @@ def lock_accounts(tx: Transaction, process: str, account_ids: list[str], *, wait
             granted_nano,
             bool(is_spare),
         )
-        found.append(account)
-    return found
+        accounts.append(account)
+    return accounts
 
 
 def _read_known(tx: Transaction, moves: Sequence[AccountMoves]) -> BatchFacts:
@@ -199,8 +199,8 @@ def _read_known(tx: Transaction, moves: Sequence[AccountMoves]) -> BatchFacts:
         with_keys += [hold for hold in move.holds if hold.idempotency_digest] if move.holds else ()
     if uncertain:
         for completion_id, cost_nano, source, granted_nano, refunded_nano in tx.rows_by_ids(ENDED, uncertain, {}):
-            found = Recorded(int(cost_nano), source, -int(granted_nano or 0), int(refunded_nano or 0))
-            known.ended[completion_id] = found
+            recorded = Recorded(int(cost_nano), source, -int(granted_nano or 0), int(refunded_nano or 0))
+            known.ended[completion_id] = recorded
     for hold in with_keys:
         if (digest := hold.idempotency_digest) and (used := idempotency_keys.read_use(tx, hold)):
             known.keys[hold.account_id, digest] = used

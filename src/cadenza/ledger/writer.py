@@ -221,7 +221,7 @@ class LedgerWriter:
     async def _reconcile(self) -> None:
         """Give back reserves that the store has for this process and the process does not know, after a failover."""
         rows = await self._store.rows(RESERVED, {"me": self._presence.name})
-        found = await self._store.rows(HOLDS_OF_PROCESS, {"process": self._presence.name})
+        cap_holds = await self._store.rows(HOLDS_OF_PROCESS, {"process": self._presence.name})
         unknown = {account_id for (account_id,) in rows if account_id not in self._reserves}
-        for account_id in unknown.union(self._reserves.caps.doubtful(found)):
+        for account_id in unknown.union(self._reserves.caps.doubtful(cap_holds)):
             self._committer.resize(account_id)

@@ -244,7 +244,7 @@ usage_days = table(
 retention = table(
     "retention",  # what its limits have removed
     OfService("how far the limits of `[retention]` have come", kept="kept"),
-    Column("name", Text, primary_key=True),  # what is kept: control/retention.py
+    Column("name", Text, primary_key=True),  # what is kept: control/retention_keeper.py
     Column("kept_from", BigInteger),  # what is older is gone, or will be soon
     Column("worked_at", BigInteger, nullable=False),  # when a process last worked on it
 )
