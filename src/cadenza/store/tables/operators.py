@@ -8,6 +8,7 @@ import msgspec
 from sqlalchemy import ColumnElement, bindparam, case, func, literal_column, select, text
 
 from cadenza.core.public import Public
+from cadenza.store.rows import Rows
 from cadenza.store.schema import accounts, processes, reserves, sessions, usage, usage_days
 from cadenza.store.statements import Statement, total
 from cadenza.store.store import Row, Store
@@ -126,9 +127,8 @@ USE_BY_STEP = Statement(
     .group_by(text("1"), text("2"))
     .order_by(text("1"), text("2"))
 )
-_FOUND = select(
-    *(accounts.c.email if name == "email" else usage.c[name] for name in FoundRequest.__struct_fields__)
-).join_from(usage, accounts)
+FOUND = Rows(FoundRequest, usage, email=accounts.c.email)
+_FOUND = select(*FOUND.columns).join_from(usage, accounts)
 REQUEST_BY_COMPLETION = Statement(_FOUND.where(usage.c.completion_id == bindparam("text")))
 REQUEST_BY_ID = Statement(
     _FOUND.where(*_SINCE, usage.c.request_id == bindparam("text"))
@@ -194,7 +194,7 @@ async def find_requests(store: Store, text: str, first_id: str, start_ms: int, c
     rows = await store.rows(REQUEST_BY_COMPLETION, {"text": text})
     if not rows and not text.startswith("chatcmpl-"):
         rows = await store.report(REQUEST_BY_ID, values)
-    return [FoundRequest(*row) for row in rows]
+    return [FOUND.read(row) for row in rows]
 
 
 async def list_hosts(store: Store) -> list[tuple[str, int]]:
