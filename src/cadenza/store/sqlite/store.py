@@ -29,7 +29,7 @@ from cadenza.store.report_turns import REPORTS_MAX, ReportTurns
 from cadenza.store.sqlite import files, write_ahead_log
 from cadenza.store.sqlite.change_mark import ChangeMark
 from cadenza.store.sqlite.write_thread import WriteThread
-from cadenza.store.statements import SelectByIds, Statement, Values
+from cadenza.store.statements import SQLITE, SelectByIds, Statement, Values
 from cadenza.store.store import (
     WAIT_S,
     Row,
@@ -411,12 +411,12 @@ class SqliteStore:
             connection.execute("BEGIN IMMEDIATE")
             tx = SqliteTransaction(connection)
             steps = find_steps(tx)
-            if steps.needed:
+            if steps.found and steps.needed:
                 refuse_older(find_locked(self.path, tx.rows(PROCESSES, {})), steps.needed)
             if steps.found and steps.modules:
                 with contextlib.closing(self._open(READ_ONLY)) as reader:
                     copy = _back_up(reader, self.path, steps.found)
-            steps.run(tx, "sqlite")
+            steps.run(tx, SQLITE)
             connection.execute("COMMIT")
         return copy
 

@@ -17,7 +17,6 @@ from cadenza.parts.site.accounts import set_operator
 from cadenza.parts.site.errors import Missing
 from cadenza.parts.site.operator.fields import read_amount, read_days
 from cadenza.parts.site.operator.views import (
-    AuditEventView,
     ClassCounters,
     OperatorAccount,
     OperatorAccountDetails,
@@ -90,7 +89,7 @@ async def get_account(visit: Visit) -> OperatorAccountDetails:
         keys=found.keys,
         usage=[to_record(ClassCounters, counters, class_id=class_id) for class_id, counters in found.usage.groups],
         sessions=found.sessions,
-        events=[to_record(AuditEventView, event) for event in found.audit_events],
+        events=found.audit_events,
     )
 
 
