@@ -10,17 +10,18 @@ from cadenza.config.checks import ADDRESS, NETWORKS, Secret
 from cadenza.config.reader import ConfigReader, PartTable
 from cadenza.config.settings import NO_PLAIN_HTTP, SENDABLE, Settings, is_public_http
 from cadenza.core.config_keys import DOLLARS, ConfigTable, Like, Switch, Variable, above_zero, whole
+from cadenza.core.content import Content
 
 ENGINE_URLS = {"brave": "https://api.search.brave.com", "tavily": "https://api.tavily.com"}
+EngineName = Literal["searxng", "brave", "tavily"]
 
 
 # A key is one line, or two with its sentence.
 # fmt: off
-class SearchSettings(ConfigTable, frozen=True):
+class SearchSettings(Content, ConfigTable, frozen=True):
     """The engine of web search."""
 
-    engine: Annotated[Literal["searxng", "brave", "tavily", "off"], Like("searxng"),
-        "without a table, none is asked"] = "off"
+    engine: Annotated[Literal[EngineName, "off"], Like("searxng"), "without a table, none is asked"] = "off"
     url: Annotated[str | None, ADDRESS, Like("http://127.0.0.1:8888"), "of your SearXNG; the others have one"] = None
     api_key_env: Annotated[str | None, Variable("the key of the search engine", "BRAVE_API_KEY", *SENDABLE)] = None
     max_results: Annotated[int, whole(1, 20), "results that are quoted, at most"] = 5

@@ -23,7 +23,6 @@ from cadenza.parts.site.operator.reading import (
     search_accounts,
 )
 from cadenza.parts.site.operator.views import (
-    AuditEventView,
     ClassCounters,
     OperatorAccount,
     OperatorAccountDetails,
@@ -96,7 +95,7 @@ async def get_account(visit: Visit) -> OperatorAccountDetails:
         keys=found.keys,
         usage=[to_record(ClassCounters, counters, class_id=class_id) for class_id, counters in found.usage.groups],
         sessions=found.sessions,
-        events=[to_record(AuditEventView, event) for event in found.audit_events],
+        events=found.audit_events,
     )
 
 
