@@ -5,7 +5,7 @@ from typing import Annotated
 import msgspec
 from starlette.responses import Response
 
-from cadenza.control.operator import PAGE, list_audit_events
+from cadenza.control.audit_log import PAGE, list_audit_events
 from cadenza.core.errors import ControlError
 from cadenza.parts.site.operator.views import AuditEventPage
 from cadenza.parts.site.routes import Routes, endpoint, get

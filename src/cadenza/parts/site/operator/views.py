@@ -7,10 +7,10 @@ import msgspec
 from cadenza.core.money import format_dollars
 from cadenza.core.public import to_record
 from cadenza.observe.problem import Problem
+from cadenza.parts.site.tables.operators import ClassUse
 from cadenza.store.tables.accounts import Account
 from cadenza.store.tables.audit_events import LoggedEvent
 from cadenza.store.tables.keys import OwnedKey
-from cadenza.store.tables.operators import ClassUse
 
 
 class OperatorAccount(msgspec.Struct, frozen=True):

@@ -8,7 +8,6 @@ import msgspec
 from sqlalchemy import ColumnElement, bindparam, case, func, literal_column, select, text
 
 from cadenza.core.public import Public
-from cadenza.store.rows import Rows
 from cadenza.store.schema import accounts, processes, reserves, sessions, usage, usage_days
 from cadenza.store.statements import Statement, total
 from cadenza.store.store import Row, Store
@@ -52,20 +51,6 @@ class UseStep(msgspec.Struct, frozen=True):
     completion_tokens: int
     cost_nano: int
     first_tokens: tuple[int, ...]
-
-
-class FoundRequest(msgspec.Struct, frozen=True):
-    """A metering row that was searched for."""
-
-    completion_id: str
-    request_id: str
-    account_id: str
-    email: str
-    class_id: str
-    provider: str
-    status: int
-    started_at: int
-    cost_nano: int
 
 
 def _count_if(condition: ColumnElement[bool]) -> ColumnElement[int]:
@@ -127,14 +112,6 @@ USE_BY_STEP = Statement(
     .group_by(text("1"), text("2"))
     .order_by(text("1"), text("2"))
 )
-FOUND = Rows(FoundRequest, usage, email=accounts.c.email)
-_FOUND = select(*FOUND.columns).join_from(usage, accounts)
-REQUEST_BY_COMPLETION = Statement(_FOUND.where(usage.c.completion_id == bindparam("text")))
-REQUEST_BY_ID = Statement(
-    _FOUND.where(*_SINCE, usage.c.request_id == bindparam("text"))
-    .order_by(usage.c.completion_id.desc())
-    .limit(bindparam("count"))
-)
 HOSTS = Statement(
     select(func.coalesce(processes.c.host, ""), func.count())
     .where(processes.c.beats >= 0)
@@ -186,15 +163,6 @@ def _use_step(at_ms: int, found: Sequence[Row]) -> UseStep:
     )
     first_tokens = tuple(by_place.get(place, 0) for place in range(len(FIRST_TOKEN_MS) + 1))
     return UseStep(at_ms, requests, failed, prompt_tokens, completion_tokens, cost_nano, first_tokens)
-
-
-async def find_requests(store: Store, text: str, first_id: str, start_ms: int, count: int) -> list[FoundRequest]:
-    """The request with this completion id, or those since a time with this request id, newest first."""
-    values = {"text": text, "first": first_id, "start": start_ms, "count": count}
-    rows = await store.rows(REQUEST_BY_COMPLETION, {"text": text})
-    if not rows and not text.startswith("chatcmpl-"):
-        rows = await store.report(REQUEST_BY_ID, values)
-    return [FOUND.read(row) for row in rows]
 
 
 async def list_hosts(store: Store) -> list[tuple[str, int]]:
