@@ -22,6 +22,7 @@ from bench.gateways.install import WORK_DIR
 from bench.machine import CannotRun
 from bench.report import render_section
 from cadenza.control.money.statement import export_statement, read_statement
+from cadenza.core.records import Owner
 from cadenza.core.spans import Span
 from cadenza.core.usage_report import GROUPS
 from cadenza.ledger import check, statement
@@ -87,8 +88,8 @@ async def _measure(url: str, month: Span) -> list[Line]:
 
 def readings(store: Store, month: Span) -> Iterator[tuple[str, Awaitable[object]]]:
     yield "`ledger check` of open entries", check.find_violations(store)
-    yield "statement of a month, an ordinary account", read_statement(store, ORDINARY, span=month)
-    yield "its file", _read(export_statement(store, ORDINARY, month))
+    yield "statement of a month, an ordinary account", read_statement(store, Owner(ORDINARY, ""), span=month)
+    yield "its file", _read(export_statement(store, Owner(ORDINARY, ""), month))
     for group in GROUPS:
         yield f"its usage by {group}", usage.report(store, ORDINARY, month, group)
     yield "`ledger export --account --month`", _read(export(store, EMAIL, month))
