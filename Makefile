@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 COMPILE := $(BIN)/uv pip compile --quiet --generate-hashes --universal --no-header --python-version 3.11
 QUIET := $(shell test -t 2 || echo --quiet) # on a terminal uv shows its progress; elsewhere each step is one line
-INSTALL := $(BIN)/uv pip install $(QUIET) --compile-bytecode --python $(BIN)/python --no-deps
+INSTALL := $(BIN)/uv pip install $(QUIET) --python $(BIN)/python --no-deps
 PINNED := --require-hashes --only-binary :all:
 MODEL := src/cadenza/parts/embedded/pins.txt # in the package, because `cadenza model install` needs it
 DIST ?= dist
@@ -105,7 +105,7 @@ $(VENV)/.uv: requirements/uv.txt
 $(VENV)/.run: $(VENV)/.uv requirements/run.txt requirements/otlp.txt $(MODEL) pyproject.toml
 	@echo 'Installing Cadenza and its embedded model, about 420 MB on disk.'
 	@echo 'This can take a minute on a slow line. Later starts skip it.'
-	@$(INSTALL) $(PINNED) -r requirements/run.txt -r requirements/otlp.txt -r $(MODEL)
+	@$(INSTALL) --compile-bytecode $(PINNED) -r requirements/run.txt -r requirements/otlp.txt -r $(MODEL)
 	@$(INSTALL) --editable .
 	@touch $@
 

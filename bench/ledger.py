@@ -18,7 +18,7 @@ from bench.measure import Site
 from cadenza.core.money import Price
 from cadenza.core.records import Outcome, Usage
 from cadenza.fleet.presence import Presence
-from cadenza.ledger.rules import Held, Hold
+from cadenza.ledger.rules import HeldCredit, Hold
 from cadenza.ledger.writer import LedgerWriter
 from cadenza.observe import Observer, make_log
 from cadenza.store.address import open_store
@@ -79,7 +79,7 @@ async def _pair(writer: LedgerWriter, number: int) -> tuple[float, float]:
     hold = Hold(ids[1], ACCOUNT, KEY, "forte", 100, 1024, Price(1070, 3450), stream=False, started_at=now_ms)
     held = await writer.hold(hold)
     held_s = time.perf_counter()
-    assert isinstance(held, Held)
+    assert isinstance(held, HeldCredit)
     ended = Outcome(
         ids[0], "chat", 200, 2, now_ms, KEY, ACCOUNT, ids[1], "forte", provider="bench", usage=Usage(100, 50)
     )

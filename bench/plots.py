@@ -243,8 +243,8 @@ def _label_failure(panel: Axes, row: int, one: GatewayFigures, cost: Cost | None
 def _write(panel: Axes, text: str, at: tuple[float, float], offset: tuple[float, float], **look: object) -> None:
     """A text beside a mark, on paper, so that no line crosses it."""
     box = {"facecolor": PAPER, "edgecolor": "none", "pad": 1.5}
-    places = {"textcoords": "offset points", "va": "center_baseline", "fontsize": LABEL_POINTS}
-    panel.annotate(text, at, xytext=offset, bbox=box, **{**places, **look})
+    style: dict[str, Any] = {"textcoords": "offset points", "va": "center_baseline", "fontsize": LABEL_POINTS, **look}
+    panel.annotate(text, at, xytext=offset, bbox=box, **style)
 
 
 def _is_own(one: GatewayFigures) -> bool:

@@ -25,7 +25,6 @@ from cadenza.store.migrate import migrate
 from cadenza.store.store import Store
 
 PROCESSES = 3
-PASSWORD = "a password of the bench"  # noqa: S105 of accounts that exist for a minute
 PROMISES = (
     "A whole reply is charged before its last byte.",
     "A kill loses what a stream delivered in 0.75 s at most, and unstreamed replies that run.",
@@ -48,7 +47,7 @@ class CadenzaDeployment(GatewayUnderTest):
         secrets, now_ms, email = list[str](), time.time_ns() // 1_000_000, f"{wallet}@example.org"
 
         async def create(store: Store) -> None:
-            made = await create_account(store, email, PASSWORD, budget_nano, CLASS, now_ms)
+            made = await create_account(store, email, budget_nano, CLASS, now_ms)
             secret, key = await create_key(store, made.owner, KeyOrder("bench"), now_ms)
             secrets.append(secret)
             self._key_ids[wallet] = key.id

@@ -56,7 +56,7 @@ class Target(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """Of one input."""
+    """Of one input. The lines are 0 if they were not counted."""
 
     lines: int
     cpu_ns: int
@@ -133,7 +133,7 @@ def growth_of(target: Target, recipe: Recipe, size_bytes: int, tries: int = 1) -
     small_bytes = size_bytes // TIMES
     small = measure(target, recipe.at(small_bytes), tries=tries)
     large = measure(target, recipe.at(size_bytes), tries=tries)
-    by_lines = large.lines / max(small.lines, LINES_FREE + LINES_PER_BYTE * small_bytes)
+    by_lines = large.lines / max(small.lines, LINES_FREE + LINES_PER_BYTE * small_bytes) if small.lines else 0.0
     by_time = large.cpu_ns / max(small.cpu_ns, CPU_NS_FREE + CPU_NS_PER_BYTE * small_bytes)
     ms, rule = f"{large.cpu_ns / 1e6:.0f} ms", ""
     if by_lines > GROWTH_MAX:

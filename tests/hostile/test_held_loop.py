@@ -101,7 +101,7 @@ def stage(shared_upstream: LoopbackUpstream, tmp_path_factory: pytest.TempPathFa
         gc.enable()
 
 
-def dear(stage: Stage, endpoint: str, is_wanted: Callable[[str], bool], sizes: tuple[int, ...] = SIZES) -> list[str]:
+def dear(stage: Stage, endpoint: str, is_wanted: Callable[[str], bool], sizes: tuple[int, ...]) -> list[str]:
     """The bodies that hold the loop for too long. An account that cannot pay is not refused for them meanwhile."""
     protocol, path = PATHS[endpoint]
     rich, poor = ([stage.account_key(credit_nano) for _ in range(TRIES)] for credit_nano in (CREDIT_NANO, 0))
@@ -121,7 +121,8 @@ def dear(stage: Stage, endpoint: str, is_wanted: Callable[[str], bool], sizes: t
 @pytest.mark.parametrize("endpoint", PATHS)
 def test_many_of_anything_do_not_hold_the_loop(stage: Stage, endpoint: str) -> None:
     """Messages, parts, calls, tools, images, files, fields, namespaces: each callback takes at most 15 ms."""
-    assert dear(stage, endpoint, lambda kind: kind.startswith("many: ")) == []
+    sizes = SIZES[2:3] if endpoint == "azure" else SIZES  # it is the endpoint of chats under another path
+    assert dear(stage, endpoint, lambda kind: kind.startswith("many: "), sizes) == []
 
 
 @pytest.mark.slow(reason="a thousand bodies for each protocol")

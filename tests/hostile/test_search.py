@@ -11,7 +11,7 @@ from tests.hostile.grammar import Grammar, Growth, Recipe
 from tests.hostile.search import Target, search
 from tests.hostile.search_targets import TARGETS
 
-CPU_S = "12"
+CPU_S = "6"
 PLANTED_CPU_S = 20.0
 SEED = "49"
 LETTERS = Grammar((b"a b",), (b"a", b"b", b'"', b",", b" "))

@@ -41,7 +41,7 @@ def test_no_text_is_slow_to_count(service: Service, unit: str) -> None:
 def test_twelve_counts_at_once_hold_up_nobody(service: Service) -> None:
     """While twelve long prompts are counted, small requests of another key are served: a child counts."""
     keys = [service.create_key() for _ in range(AT_ONCE)]
-    body, other = body_of("/" * (4 * MIB)), RawClient(service.port, service.key)
+    body, other = body_of("/" * MIB), RawClient(service.port, service.key)
     with watching(service.process) as watch, ThreadPoolExecutor(AT_ONCE) as clients:
         replies = clients.map(lambda key: RawClient(service.port, key).post(body), keys)
         assert all(other.chat().status == 200 for _ in range(10))

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from cadenza.core.spans import Span
-from cadenza.ledger import months
 from cadenza.ledger.check import rules_of
+from cadenza.ledger.months import list_months
+from cadenza.parts.books import closing
+from cadenza.parts.books.sums import balances_at, closed_balances, sums_of
 from cadenza.store import schema
 from cadenza.store.sqlite.store import SqliteTransaction
 from cadenza.store.statements import Statement, Values
@@ -79,20 +81,20 @@ def _close_months(database: sqlite3.Connection, entries: list[dict[str, Any]], f
         (MONTH, MONTH_START_MS, MONTH_END_MS, late, first),
         (NEXT_MONTH, MONTH_END_MS, NEXT_END_MS, [], rest),
     ):
-        _ran(months.seal(store, month, Span(start_ms, end_ms), end_ms))
+        _ran(closing.seal(store, month, Span(start_ms, end_ms), end_ms))
         _insert(database, "entries", [tuple(one.values()) for one in later])
-        sealed = next(one for one in _ran(months.list_months(store)) if one.month == month)
-        closed = _ran(months.compute(store, sealed, before, end_ms))
-        _ran(months.add_balances(store, month, _ran(months.balances_at(store, end_ms, before))))
-        _ran(store.transact(lambda tx, closed=closed: months.close(tx, closed)))  # type: ignore[misc]
+        sealed = next(one for one in _ran(list_months(store)) if one.month == month)
+        closed = _ran(closing.compute(store, sealed, before, end_ms))
+        _ran(closing.add_balances(store, month, _ran(balances_at(store, end_ms, before))))
+        _ran(store.transact(lambda tx, closed=closed: closing.end(tx, closed)))  # type: ignore[misc]
         sums = Counter[str]()
         for one in due:
             sums[one["origin"] or one["kind"]] += one["amount_nano"]
             balances[one["account_id"]] += one["amount_nano"]
-        found = {origin: total.amount_nano for origin, total in closed.month_sums.by_origin.items()}
+        found = {origin: total.amount_nano for origin, total in sums_of(closed).by_origin.items()}
         if found != dict(sums) or closed.closing_nano != balances.total():
             fail("a closed month has the entries from before its seal", f"{month}: {found}, not {dict(sums)}")
-        stored = {row.account_id: row.balance_nano for row in _ran(months.closed_balances(store, month))}
+        stored = {row.account_id: row.balance_nano for row in _ran(closed_balances(store, month))}
         if stored != dict(balances):
             fail("a closed month has the balances of its end", f"{month}: {stored}, not {dict(balances)}")
         before = closed

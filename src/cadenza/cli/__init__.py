@@ -12,7 +12,6 @@ import click
 
 from cadenza import parts
 from cadenza.core.errors import ExpectedError
-from cadenza.core.extras import describe_missing, extra_with
 from cadenza.terminal.console import print_place, say
 from cadenza.terminal.lazy import LazyGroup
 
@@ -36,7 +35,6 @@ SECTIONS = {
             "connect.connect",
             "Print the settings that connect CLIENT to this service, with a new key in them.",
         ),
-        "token": ("tokens.tokens", "Access tokens, with which scripts use the platform API."),
     },
     "Money": {
         "usage": (
@@ -44,10 +42,7 @@ SECTIONS = {
             "Show what an account used, or all of them, and what it cost: by default in the last 30 days.",
         ),
         "refund": ("ledger.refund", "Refund a request: all of it or a part."),
-        "margin": ("margins.margin", "Show what requests earned, what providers charge for them, and the difference."),
-        "reconcile": ("margins.reconcile", "Compare the bill of a provider with our own counts, by day and model."),
-        "report": ("months.report", "Show reports over all accounts."),
-        "ledger": ("ledger.ledger", "Check the ledger, export it, or close a month of it."),
+        "ledger": ("ledger.ledger", "Check the ledger, and export it."),
     },
     "Models": {
         "class": ("classes.classes", "Classes: what serves them, and its replacement after evaluation."),
@@ -88,7 +83,7 @@ def app() -> None:
 
 
 def main(args: Sequence[str] | None = None) -> None:
-    """Run a command. An expected error or a missing extra is a sentence and exit code 1; only a bug shows its place."""
+    """Run a command. An expected error is a sentence and exit code 1; only a bug shows its place."""
     gc.set_threshold(GC_THRESHOLD)
     atexit.register(gc.freeze)  # no collection at exit either: saves 0.2 s
     sys.excepthook = print_place
@@ -96,9 +91,4 @@ def main(args: Sequence[str] | None = None) -> None:
         app(args=args, prog_name="cadenza")
     except (ExpectedError, ValueError) as error:
         say(f"cadenza: {error}")
-        sys.exit(1)
-    except ModuleNotFoundError as error:
-        if (extra := extra_with(error.name)) is None:
-            raise
-        say(f"cadenza: This {describe_missing(extra)}")
         sys.exit(1)

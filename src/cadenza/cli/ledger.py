@@ -2,22 +2,21 @@
 
 import sys
 from datetime import UTC, datetime
-from pathlib import Path
 
 import click
 import msgspec
 
+from cadenza import parts
 from cadenza.config import Settings
 from cadenza.control.money.refunds import refund_request
-from cadenza.control.money.statement import check_ledger, export_ledger, names_of_keys, usage_report
+from cadenza.control.money.statement import CheckLedger, check_ledger, export_ledger, names_of_keys, usage_report
 from cadenza.core.csv_text import csv_text
 from cadenza.core.money import parse_dollars
 from cadenza.core.records import COMMAND_LINE
 from cadenza.core.spans import ALWAYS, Span, parse_dates, parse_span
 from cadenza.core.usage_report import GROUPS, GROUPS_OF_ALL, Report, parse_group
-from cadenza.ledger.export import EXPORT_FIELDS, REQUEST_FIELDS, readable
-from cadenza.parts.books.months import Verified, check_all, find_closed_span, verify_month
-from cadenza.parts.books.proof import DERIVED, HASHED, verify_file
+from cadenza.ledger.export import EXPORT_FIELDS, readable
+from cadenza.ledger.months import find_closed_span
 from cadenza.store.store import Store
 from cadenza.terminal.configured import read_store, settings_option, with_store
 from cadenza.terminal.console import (
@@ -33,12 +32,10 @@ from cadenza.terminal.console import (
 )
 from cadenza.terminal.lazy import LazyGroup
 
-LATER = {"close": ("months.close", "Close a month that is over: nothing in it can change any more.")}
 
-
-@click.group(cls=LazyGroup, places=LATER, words="ledger")
+@click.group(cls=LazyGroup, places={}, words="ledger")
 def ledger() -> None:
-    """Check the ledger, export it, or close a month of it."""
+    """Check the ledger, and export it."""
 
 
 @ledger.command()
@@ -51,7 +48,7 @@ def check(reads_all: bool, as_json: bool, settings: Settings) -> None:
     Every charge is computed again from its token counts and prices. The check begins with the balances of the last
     closed month.
     """
-    found = read_store(settings, check_all if reads_all else check_ledger)
+    found = read_store(settings, _check_all() if reads_all else check_ledger)
     findings, counts = found.findings, found.counts
     if as_json:
         print_json([msgspec.structs.asdict(finding) for finding in findings])
@@ -73,33 +70,11 @@ def check(reads_all: bool, as_json: bool, settings: Settings) -> None:
         sys.exit(1)
 
 
-@ledger.command()
-@click.option("--month", required=True, metavar="YYYY-MM", help="The closed month.")
-@click.argument("file", required=False, type=click.Path(path_type=Path))
-@settings_option
-def verify(month: str, file: Path | None, settings: Settings) -> None:
-    """Compute the hash of a closed month again. Exit 1 if it differs.
-
-    It is computed from the store, with the sums and the balances, or from a FILE that `ledger export --month` wrote. Of
-    a file the other columns are compared too, with the hashed ones and with the store.
-    """
-    found = read_store(settings, lambda store: verify_file(store, month, file) if file else verify_month(store, month))
-    if found.problems:
-        say(f"{month} is not as it was closed: {'; '.join(found.problems)}. Entries read: {found.entries}.")
-        sys.exit(1)
-    click.echo(f"{month} is as it was closed. Entries read: {found.entries}, hash {found.found.hex()}.")
-    if file:
-        _print_proof(found)
-
-
-def _print_proof(found: Verified) -> None:
-    click.echo(f"Proven by the hash: {', '.join((*HASHED, *DERIVED))}.")
-    compared = (name for name in REQUEST_FIELDS if name not in HASHED)
-    click.echo(f"The same as in the store: account, {', '.join(compared)}; refunded_nano, unless it is empty.")
-    if count := found.unproven.get("account"):
-        click.echo(f"Not proven: the account of {count} entries, which was erased or has another address now.")
-    if count := found.unproven.get("request"):
-        click.echo(f"Not proven: the columns of {count} requests, which were removed or corrected in the store.")
+def _check_all() -> CheckLedger:
+    part = parts.find("ledger verify")
+    assert part
+    check_all: CheckLedger = part.load("proof").check_all
+    return check_all
 
 
 @ledger.command()

@@ -52,7 +52,15 @@ class OrderField(msgspec.Struct, frozen=True):
 
     @property
     def option(self) -> str:
-        return "--" + (self.shown.option or self.name).replace("_", "-")
+        return self.name if self.is_required else "--" + (self.shown.option or self.name).replace("_", "-")
+
+    @property
+    def is_number(self) -> bool:
+        return self.kind is not str
+
+    @property
+    def is_required(self) -> bool:
+        return self.default is NODEFAULT
 
     def read(self, typed: Any) -> object:  # noqa: ANN401 a text, or several
         """What was typed, as a value. An empty text, or the word for it, removes a value that may be absent."""
@@ -61,11 +69,11 @@ class OrderField(msgspec.Struct, frozen=True):
             return None
         if self.kind is str:
             return self._check(value) if self.words else value
+        is_amount = self.path[-1].endswith(NANO)
         try:
-            return parse_dollars(value.removeprefix("$")) if self.path[-1].endswith(NANO) else self.kind(value)
+            return parse_dollars(value.removeprefix("$")) if is_amount else self.kind(value)
         except ValueError as error:
-            is_amount = self.path[-1].endswith(NANO)
-            raise FieldMistake(self, f"{error}" if is_amount else f"must be {self.check.rule}, not {value!r}") from None
+            raise FieldMistake(self, str(error) if is_amount else f"must be {self.check.rule}, not {value!r}") from None
 
     def verify(self, value: Any) -> Any:  # noqa: ANN401 what the field can be
         """The value that its check returns; of a list, the sorted values."""
@@ -85,7 +93,7 @@ class FieldMistake(ControlError):
     """A value that cannot be used. The sentence follows the name of the field, which each way to order has its own."""
 
     def __init__(self, field: OrderField, sentence: str, name: str = "") -> None:
-        super().__init__(f"{name or '.'.join(field.path)}: {sentence}.")
+        super().__init__(f"{name or '.'.join(field.path).removesuffix(NANO)}: {sentence}.")
         self.field, self.sentence = field, sentence
 
     def named(self, name: str) -> "FieldMistake":
@@ -101,7 +109,7 @@ def fields_of(order: type[msgspec.Struct]) -> tuple[OrderField, ...]:
 def _fields(declared: msgspec.structs.FieldInfo) -> Iterator[OrderField]:
     kind, *marks = get_args(declared.type) if get_origin(declared.type) is Annotated else (declared.type,)
     kinds = get_args(kind) if NoneType in get_args(kind) or UnsetType in get_args(kind) else (kind,)
-    [value] = [one for one in kinds if one not in {NoneType, UnsetType}]
+    value = next(one for one in kinds if one not in {NoneType, UnsetType})
     found, is_optional = {type(mark): mark for mark in marks}, NoneType in kinds
     if isinstance(value, type) and issubclass(value, msgspec.Struct):
         for number, one in enumerate(fields_of(value)):
@@ -160,7 +168,7 @@ def _typed(one: OrderField, record: object) -> object:
         return [] if one.is_list else "" if one.default in {UNSET, NODEFAULT} else str(one.default)
     for name in one.path:
         record = read_field(record, name)
-    return "" if record in {None, UNSET} else str(record).removesuffix(".0")
+    return "" if record in {None, UNSET} else str(record).removesuffix(".0") if one.kind is float else str(record)
 
 
 def copied(kind: type[T], *sources: msgspec.Struct, **others: object) -> T:

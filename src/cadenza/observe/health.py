@@ -144,24 +144,11 @@ OF_THE_CORE = (
         findings.credit_short,
     ),
     Rule(
-        "margin_negative",
-        "ticket",
-        "A class costs more than it is charged.",
-        "Raise its price with 'cadenza class price', or change its route; 'cadenza margin' has the sums.",
-    ),
-    Rule(
         "usage_doubtful",
         "ticket",
         "A provider reports impossible token counts.",
         "Ask the provider; charges were kept within what is possible.",
         counted_in_an_hour("cadenza_doubtful_usage_total"),
-    ),
-    Rule(
-        "search_fails",
-        "ticket",
-        "Replies come without web search, because its engine fails.",
-        "cadenza_grounding_failures_total says why by its reason; 'cadenza doctor' asks the engine.",
-        findings.search,
     ),
     Rule(
         "log_dropped",

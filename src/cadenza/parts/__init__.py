@@ -9,28 +9,32 @@ from importlib import import_module
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from importlib.util import find_spec
+from operator import itemgetter
 from types import ModuleType
 from typing import Literal
 
 import msgspec
 
 from cadenza.core.errors import ExpectedError
-from cadenza.core.extras import describe_missing
 
 Module = Literal[
     "kind",  # of provider, as `KIND`: what is usual for it
     "settings",  # the tables of the config that it owns
     "run",  # beside the service, from its start to its end
-    "open",  # what stands behind an address, or at a provider
+    "open",  # what stands behind an address, a kind of provider or the gate of classes
     "commands",  # of the command line; "ledger close" is its function `ledger_close`
     "pages",  # what it adds to the site, which alone loads it
     "checks",  # what `cadenza doctor` looks at
     "screen",  # its lines when a service starts
     "problems",  # the rules that find what is wrong with it
+    "cases",  # its places for content, as `AUDIT`, for the retention audit
+    "proof",  # that closed months are unchanged, for `cadenza ledger check --all`
     "contents",  # everything that a server has, for the retention audit
-    "cases",  # where content can be in requests to it, for the retention audit
     "move",  # a store from SQLite to this one
 ]
+
+
+PAGES = "pages"  # what serves people
 
 
 class MissingPart(ExpectedError):
@@ -63,8 +67,8 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def missing(self) -> str:
-        """What is said of a setting that needs it, if it is not installed."""
-        return f"it {describe_missing(self.name)}"
+        """What is said of what needs it, if it is not installed."""
+        return f"needs the extra '{self.name}', which is not installed; run: pip install 'cadenza[{self.name}]'"
 
     @property
     def folder(self) -> Traversable:
@@ -72,7 +76,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
     def require(self) -> None:
         if not self.is_installed:
-            raise MissingPart(f"This {describe_missing(self.name)}")
+            raise MissingPart(f"This {self.missing}")
 
     def load(self, module: Module) -> ModuleType:
         self.require()
@@ -80,6 +84,35 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
 
 PARTS = (
+    Part(
+        name="site",
+        packages=(
+            *(
+                "argon2",
+                "cryptography",
+                "jinja2",
+                "latex2mathml",
+                "markdown_it",
+                "nh3",
+                "pygments",
+                "segno",
+                "starlette",
+            ),
+            "webauthn",
+        ),
+        owns=("[platform]", PAGES),
+        commands={
+            "account create": "Create an account.",
+            "account operator": "Make an account an operator's.",
+            "account password": "Set the password of an account.",
+            "account link": "Print a link that resets the password of an account, verifies its address, or invites to "
+            "create one.",
+            "token": "Access tokens, with which scripts use the platform API.",
+        },
+        heading="Accounts and keys",
+        has=frozenset({"settings", "run", "commands", "checks", "screen", "cases"}),
+        is_default=True,
+    ),
     Part(
         name="postgres",
         packages=("asyncpg",),
@@ -102,7 +135,7 @@ PARTS = (
         name="otlp",
         packages=("opentelemetry.proto",),
         owns=("[observe]",),
-        has=frozenset({"settings", "run"}),
+        has=frozenset({"settings", "run", "cases"}),
     ),
     Part(
         name="grounding",
@@ -110,7 +143,7 @@ PARTS = (
         owns=("[grounding]",),
         commands={"memory": "Notes that the replies to an account may use."},
         heading="Accounts and keys",
-        has=frozenset({"settings", "run", "commands", "pages", "checks", "screen"}),
+        has=frozenset({"settings", "run", "commands", "pages", "checks", "screen", "problems", "cases"}),
         is_default=True,
     ),
     Part(
@@ -125,7 +158,7 @@ PARTS = (
         name="mail",
         packages=("aiosmtplib",),
         owns=("[mail]",),
-        has=frozenset({"settings", "run", "problems"}),
+        has=frozenset({"settings", "run", "checks", "problems"}),
     ),
     Part(
         name="payments",
@@ -139,6 +172,18 @@ PARTS = (
         has=frozenset({"settings", "run", "open", "commands", "pages", "problems"}),
     ),
     Part(
+        name="books",
+        commands={
+            "margin": "Show what requests earned, what providers charge for them, and the difference.",
+            "reconcile": "Compare the bill of a provider with our own counts, by day and model.",
+            "report": "Show reports over all accounts.",
+            "ledger close": "Close a month that is over: nothing in it can change any more.",
+            "ledger verify": "Compute the hash of a closed month again.",
+        },
+        heading="Money",
+        has=frozenset({"commands", "pages", "proof", "problems"}),
+    ),
+    Part(
         name="evaluation",
         packages=("jsonschema_rs",),
         owns=("gate",),
@@ -146,7 +191,7 @@ PARTS = (
             "class evaluate": "Compare a candidate with what serves a class, on a suite of cases.",
             "class suite": "Suites: files of cases with which classes are evaluated.",
         },
-        has=frozenset({"open", "commands", "pages"}),
+        has=frozenset({"open", "commands", "pages", "cases"}),
     ),
     Part(
         name="retention",
@@ -164,9 +209,10 @@ TABLES = [table for part in PARTS for table in part.tables]
 
 
 def find(wanted: str) -> Part | None:
-    """The part to which this address or command belongs."""
+    """The part to which this address, table, path or command belongs: it owns the longest beginning."""
     owned = ((own, part) for part in PARTS for own in (*part.owns, *(f"{words} " for words in part.commands)))
-    return next((part for own, part in owned if f"{wanted} ".startswith(own)), None)
+    found = [(len(own), part) for own, part in owned if f"{wanted} ".startswith(own)]
+    return max(found, key=itemgetter(0), default=(0, None))[1]
 
 
 def having(module: Module) -> Iterator[Part]:

@@ -10,8 +10,10 @@ from click.testing import CliRunner, Result
 from cadenza.cli import app
 from tests.loopback import Good, LoopbackUpstream
 from tests.loopback.replies import Request, Step
-from tests.service import Service
+from tests.parts.site.web.operators import make_operator
+from tests.service import CREDIT_NANO, Service
 from tests.service_config import RouteSpec, ServiceSpec
+from tests.visitor import signed_in
 
 CASES = 12
 TAGS = ("sums", "words")
@@ -94,3 +96,17 @@ def test_a_better_candidate_is_promoted(service: Service) -> None:
     assert [route["model"] for route in shown["version"]["routes"]] == ["new-sums-words"]
     assert shown["version"]["verdict_id"] == shown["verdict"]["id"]
     assert shown["verdict"]["result"]["decision"] == "better"
+
+
+def test_operators_see_the_verdicts(service: Service) -> None:
+    """The page of the class and the API have the newest verdict, with its numbers; an unknown class has no list."""
+    try_candidate(service, "new-nothing")
+    email = service.create_account(CREDIT_NANO)
+    make_operator(service, email)
+    operator = signed_in(service, email)
+    words = operator.get("/operator/classes/forte").words
+    assert ("acme/new-nothing" in words, "worse" in words) == (True, True)
+    newest = operator.api("GET", "/operator/classes/forte/verdicts").json["data"][0]
+    assert (newest["candidate"], newest["state"], newest["created_at"][-1]) == ("acme/new-nothing", "finished", "Z")
+    assert (newest["result"]["decision"], newest["result"]["losses"] >= CASES) == ("worse", True)
+    assert operator.api("GET", "/operator/classes/fort/verdicts").status == 404

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from cadenza.control.classes import PromotionOrder, get_situation, list_history, list_versions, promote
+from cadenza.control.class_changes import PromotionOrder, get_situation, list_history, list_versions, promote
 from cadenza.core.classes import GateLimits
 from cadenza.core.errors import ControlError
 from cadenza.core.records import Operator
@@ -66,6 +66,7 @@ async def test_a_candidate_that_passes_is_promoted(seeded: Store) -> None:
         ({"candidate": "acme/other"}, r"no verdict on acme/huge for 'forte'\. There are verdicts for acme/other\."),
         ({"incumbent": 7}, "against version 7 of 'forte', and version 1 is served"),
         ({"suite_digest": b"x" * 32, "suite": "mine"}, "by the suite 'mine' or by another state of it"),
+        ({"suite_digest": b"x" * 32}, "the gate wants 'starter' as it is now"),
         ({"candidate_digest": b"x" * 32}, "settings of the route acme/huge have changed"),
         ({"result": None, "state": "running"}, "verdict-1 of acme/huge has not ended"),
         ({"ended_at": NOW_MS - 20 * DAY_MS}, "is 20.0 days old, 6.0 more than the gate allows"),
@@ -97,5 +98,7 @@ async def test_a_verdict_by_another_suite_is_not_said_to_pass_the_gate(seeded: S
     """The next step is an evaluation with the suite that the gate wants; after it, the promotion."""
     await add_verdict(seeded, suite="mine.jsonl")
     assert "the gate wants 'starter'" in (await get_situation(seeded, "forte", RULES)).next_step
-    await add_verdict(seeded, created_at=NOW_MS)
+    await add_verdict(seeded, created_at=NOW_MS, incumbent=7)
+    assert "evaluate forte --candidate PROVIDER/MODEL" in (await get_situation(seeded, "forte", RULES)).next_step
+    await add_verdict(seeded, created_at=NOW_MS + 1)
     assert "keeps the limits of the gate" in (await get_situation(seeded, "forte", RULES)).next_step

@@ -12,7 +12,9 @@ import trustme
 from aiosmtpd.smtp import SMTP
 from msgspec.structs import replace
 
+from cadenza.config import Settings, load_settings
 from cadenza.core.email import Email
+from cadenza.parts.mail.checks import check_mail
 from cadenza.parts.mail.outbox import SendFailed
 from cadenza.parts.mail.settings import MailSettings
 from cadenza.parts.mail.smtp import send_email
@@ -108,3 +110,29 @@ async def test_no_server_is_a_reason_to_try_again() -> None:
 async def test_a_silent_address_is_passed_over(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """A mail server with a silent address is reached at its next one in under half a second."""
     await reaches_the_second_address(clock, monkeypatch, lambda port: send_email(server_at(port, "none"), LETTER))
+
+
+async def test_doctor_asks_the_mail_server(tmp_path: Path) -> None:
+    """A server that answers is well, one that does not is a fault, and neither gets an e-mail."""
+    async with receiving("none") as (mailbox, port):
+        assert [(one.state, one.found) for one in await check_mail(with_server(tmp_path, port))] == [
+            ("ok", "localhost answers")
+        ]
+    assert mailbox.emails == []
+    with refusing_port() as port:
+        [failed] = await check_mail(with_server(tmp_path, port))
+    assert (failed.state, failed.todo) == ("fault", "Check [mail] and the mail server.")
+
+
+async def test_doctor_does_not_ask_without_the_password(tmp_path: Path) -> None:
+    """Whether the login works is not known then; and without the table there is nothing to ask."""
+    [unasked] = await check_mail(with_server(tmp_path, 1, 'username = "cadenza"\npassword_env = "SMTP_PASSWORD"\n'))
+    assert (unasked.state, unasked.found) == ("warning", "localhost was not asked: its password is not set")
+    assert await check_mail(load_settings(None, {}, tmp_path / "empty")) == []
+
+
+def with_server(folder: Path, port: int, more: str = "") -> Settings:
+    base = '[platform]\nbase_url = "https://chat.example.org"\n'
+    mail = f'[mail]\nhost = "localhost"\nport = {port}\nsecurity = "none"\nsender = "a@example.org"\n'
+    (folder / "cadenza.toml").write_text(f"{base}{mail}{more}")
+    return load_settings(None, {}, folder)

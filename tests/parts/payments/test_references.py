@@ -21,7 +21,8 @@ from cadenza.core.errors import ControlError
 from cadenza.core.records import COMMAND_LINE, Operator, Owner
 from cadenza.ledger import check
 from cadenza.parts.payments.transfers import Transfer, find_transfer, record_transfer
-from cadenza.parts.payments.vouchers import VoucherOrder, create_vouchers, redeem_voucher
+from cadenza.parts.payments.voucher_rows import VoucherOrder
+from cadenza.parts.payments.vouchers import create_vouchers, redeem_voucher
 from cadenza.store.schema import audit_events, entries, keys, vouchers
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, StoreUnavailable, StoreUncertain
@@ -45,12 +46,10 @@ Order = Callable[[Store, str], Awaitable[Any]]
 ORDERS: dict[str, Order] = {
     "credit": lambda store, reference: give_credit(store, EMAIL, 7, "", NOW_MS, COMMAND_LINE, reference),
     "correct": lambda store, reference: correct_credit(store, EMAIL, -7, "why", COMMAND_LINE, NOW_MS, reference),
-    "account": lambda store, reference: create_account(
-        store, NEW_EMAIL, "a long password", 7, "forte", NOW_MS, reference
-    ),
+    "account": lambda store, reference: create_account(store, NEW_EMAIL, 7, "forte", NOW_MS, reference, "hash"),
     "key": lambda store, reference: create_key(store, OWNER, KeyOrder("laptop", reference=reference), NOW_MS),
     "voucher": lambda store, reference: create_vouchers(
-        store, VoucherOrder(7, 2, reference=reference), COMMAND_LINE, NOW_MS
+        store, VoucherOrder(amount_nano=7, count=2, reference=reference), COMMAND_LINE, NOW_MS
     ),
     "transfer": lambda store, reference: record_transfer(
         store, EMAIL, Transfer(10**7, reference or "INV-17"), COMMAND_LINE, NOW_MS

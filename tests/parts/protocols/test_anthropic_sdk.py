@@ -138,7 +138,7 @@ def test_the_tool_runner(
     """The SDK makes the calls itself; it wants a thread kept here, learns that none is, and sends all messages."""
     called: list[str] = []
 
-    @anthropic.beta_tool
+    @anthropic.beta_tool  # type: ignore[untyped-decorator]
     def get_weather(city: str) -> str:
         """The temperature of a city in degrees."""
         called.append(city)
@@ -199,7 +199,7 @@ def test_a_broken_stream_raises(claude: anthropic.Anthropic, upstream: LoopbackU
     ):
         heard.extend(stream.text_stream)
     assert "".join(heard) == "half a word"
-    assert caught.value.body["error"]["type"] == "api_error"  # type: ignore[index]
+    assert caught.value.body["error"]["type"] == "api_error"
     assert account.charge()["completion_tokens"] > 0
 
 
@@ -208,7 +208,7 @@ def test_errors(claude: anthropic.Anthropic, upstream: LoopbackUpstream, service
     ask: Any = {"model": "forte", "max_tokens": 10, "messages": ASKED}
     with pytest.raises(anthropic.BadRequestError, match="does not exist") as unknown:
         claude.messages.create(**ask | {"model": "nothing-known"})
-    assert unknown.value.body["type"] == "error"  # type: ignore[index]
+    assert unknown.value.body["type"] == "error"
     with pytest.raises(anthropic.BadRequestError, match="messages: must be an array"):
         claude.messages.create(**ask | {"messages": []})
     upstream.script(Status(500))
@@ -244,7 +244,7 @@ def test_an_account_without_credit(service: Service) -> None:
         with pytest.raises(anthropic.APIStatusError, match="Add credit") as caught:
             poor.messages.create(model="forte", max_tokens=10, messages=ASKED)
         assert caught.value.status_code == 402
-        assert caught.value.body["error"]["type"] == "billing_error"  # type: ignore[index]
+        assert caught.value.body["error"]["type"] == "billing_error"
         assert poor.messages.count_tokens(model="forte", messages=ASKED).input_tokens > 0
         with pytest.raises(anthropic.APIStatusError, match="Add credit"):
             poor.messages.count_tokens(model="forte", messages=[{"role": "user", "content": "word " * 1_000}])

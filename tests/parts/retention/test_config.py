@@ -32,7 +32,7 @@ def test_every_setting_is_kept_or_replaced(tmp_path: Path) -> None:
     raw = tomllib.loads(example_config())
     _, toml, settings = audited(tmp_path, raw)
     assert OUTSIDE.findall(toml) == []
-    assert [*settings.tables] == ["observe"]
+    assert settings.tables.keys() == {"observe", "grounding", "platform"}
     assert {one.base_url for one in settings.providers.values()} == {f"{UPSTREAM}/v1"}
     assert settings.classes["forte"].routes[0].model == "acme-large"
     grounding = settings.of(GroundingSettings)
@@ -57,4 +57,4 @@ def test_the_built_in_default(tmp_path: Path) -> None:
     """Without a config file the built-in upstream answers for the embedded model, and the audit says so."""
     config, _, settings = audited(tmp_path, {})
     assert {one.kind for one in settings.providers.values()} == {"openai"}
-    assert any("embedded model" in note for note in config.notes)
+    assert any("no model runs on this machine" in note for note in config.notes)

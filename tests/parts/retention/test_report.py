@@ -7,7 +7,8 @@ import pytest
 
 from cadenza.config import load_settings
 from cadenza.parts.retention.canaries import CanarySet
-from cadenza.parts.retention.cases import DELETED, KEPT, all_cases
+from cadenza.parts.retention.case import DELETED
+from cadenza.parts.retention.cases import all_cases, kept_by_design
 from cadenza.parts.retention.places import SQLITE_FILES, SQLITE_TABLES
 from cadenza.parts.retention.report import BLIND_SPOTS, Findings, to_text
 from cadenza.parts.retention.search import CanaryHit, PlaceSearch
@@ -87,5 +88,5 @@ def test_the_report_lists_what_it_cannot_see() -> None:
 def test_what_is_stored_by_design_names_cases_and_tables() -> None:
     """Each name is that of a case, and each place a table, another place or the mark of what was deleted."""
     others = {"the address of the account"}
-    assert KEPT.keys() <= all_cases().keys() | others
-    assert set().union(*KEPT.values()) <= {*metadata.tables, DELETED, "log", "traces"}
+    assert kept_by_design().keys() <= all_cases().keys() | others
+    assert set().union(*kept_by_design().values()) <= {*metadata.tables, DELETED, "log", "traces"}

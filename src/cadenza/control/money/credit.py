@@ -13,12 +13,12 @@ from cadenza.core.money import AMOUNT_NANO_MAX, format_dollars
 from cadenza.core.records import Operator, Owner
 from cadenza.core.spans import DAY_MS
 from cadenza.fleet.changes import make_change
-from cadenza.ledger import credit, lots, low_balances
+from cadenza.ledger import credit, lots
 from cadenza.ledger.credit import BALANCE_NANO_LIMIT, Money
 from cadenza.ledger.lots import CreditLot
 from cadenza.ledger.origins import CreditMove
 from cadenza.store.store import Store, Transaction
-from cadenza.store.tables import audit_events
+from cadenza.store.tables import accounts, audit_events
 from cadenza.store.tables.accounts import Account
 from cadenza.store.tables.audit_events import AuditEvent
 
@@ -50,8 +50,8 @@ async def give_credit(  # noqa: PLR0913, PLR0917 one command
         raise ControlError("The amount of credit must be above zero.")
     check_note(note)
     check_credit_days(expires_days)
-    found = await get_account(store, email)
-    arguments = (found.id, amount_nano) if expires_days is None else (found.id, amount_nano, expires_days)
+    account = await get_account(store, email)
+    arguments = (account.id, amount_nano) if expires_days is None else (account.id, amount_nano, expires_days)
     command = make_command(by, "credit.grant", arguments, reference)
 
     def give(tx: Transaction) -> Granted:
@@ -125,9 +125,9 @@ async def correct_credit(  # noqa: PLR0913, PLR0917 one command
     if not -AMOUNT_NANO_MAX <= amount_nano < 0:
         raise ControlError("A correction takes credit back: write a negative amount, like -1.00.")
     reason = check_reason("correction", reason)
-    found = await get_account(store, email)
-    command = make_command(by, "credit.correct", (found.id, amount_nano), reference)
-    await credit.gather_free(store, found.id, -amount_nano)
+    account = await get_account(store, email)
+    command = make_command(by, "credit.correct", (account.id, amount_nano), reference)
+    await credit.gather_free(store, account.id, -amount_nano)
 
     def correct(tx: Transaction) -> Correction:
         account, claim = find_account(tx, email), command.claim(tx, now_ms)
@@ -150,7 +150,7 @@ async def set_low_balance(store: Store, owner: Owner, below_nano: int, now_ms: i
         raise ControlError("Write an amount of dollars from zero, like 1.00.")
 
     def change(tx: Transaction) -> None:
-        low_balances.notice_below(tx, owner.account_id, below_nano)
+        accounts.notice_below(tx, owner.account_id, below_nano)
         detail = f"below {format_dollars(below_nano)} dollars"
         audit_events.add(tx, AuditEvent(now_ms, owner, "credit.notice", owner.account_id, detail=detail))
 

@@ -1,30 +1,32 @@
-"""Months for finance: the report of a month over all accounts, its close, and the proof that a closed one is unchanged.
+"""Months for finance: the report of a month over all accounts, and its payments compared with those of the provider."""
 
-`ledger/months.py` says what a close does. A month can be closed when it is over, every earlier month with entries is
-closed, and the ledger check finds nothing.
-"""
-
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import msgspec
 
-from cadenza.control.money.statement import LedgerState
-from cadenza.core.errors import ControlError
-from cadenza.core.formats import rfc3339
 from cadenza.core.money import format_dollars
-from cadenza.core.records import Operator
 from cadenza.core.spans import DAY_MS, Span, month_span
-from cadenza.ledger import check, months, payments
-from cadenza.ledger.months import ClosedMonth, MonthSums, OriginSum
-from cadenza.ledger.payments import PaymentDay, PaymentEntry, PaymentIds, ProviderPayment
-from cadenza.store.store import Store, Transaction
-from cadenza.store.tables import accounts, audit_events
-from cadenza.store.tables.audit_events import AuditEvent
+from cadenza.ledger import months, payments
+from cadenza.ledger.months import ClosedMonth
+from cadenza.ledger.payments import PaymentIds, ProviderPayment
+from cadenza.parts.books import payment_rows
+from cadenza.parts.books.payment_rows import PaymentDay, PaymentEntry
+from cadenza.parts.books.sums import (
+    MonthSums,
+    OriginSum,
+    balances_at,
+    closed_balances,
+    count_accounts,
+    first_account,
+    month_of,
+    read_emails,
+    sum_month,
+    sums_of,
+)
+from cadenza.store.store import Store
 
 LISTED_BEFORE_MS = 4 * DAY_MS  # Stripe repeats an event for three days
-GRACE_MS = 10 * 60 * 1000  # for the charges of requests that end at midnight
 LINES = {  # of a report, by the origins of their entries
     "Paid": ("payment",),
     "Granted": ("opening", "voucher", "grant"),
@@ -85,16 +87,6 @@ class Compared(msgspec.Struct, frozen=True):
     differences: list[str]
 
 
-class Verified(msgspec.Struct, frozen=True):
-    """Whether the entries of a closed month are those that were closed."""
-
-    closed: ClosedMonth
-    entries: int
-    found: bytes  # the hash of what was read
-    problems: list[str]
-    unproven: Mapping[str, int] = {}  # of a file: of how many entries the account and the request cannot be compared
-
-
 def _row(line: str, total: OriginSum, **rest: str) -> dict[str, str | int | None]:
     values: dict[str, str | int | None] = {
         "line": line,
@@ -111,20 +103,6 @@ def _total(sum_of: OriginSum) -> OriginSum:
     return msgspec.structs.replace(sum_of, count=0)
 
 
-async def check_all(store: Store) -> LedgerState:
-    """Check everything, and that the entries, sums and balances of each closed month are those that were closed."""
-    findings = await check.find_violations(store)
-    for one in await months.list_months(store):
-        if one.hash:
-            verified = await verify_month(store, one.month)
-            findings += [check.Violation(problem, one.month, 0) for problem in verified.problems]
-    return LedgerState(findings, await check.count(store), None)
-
-
-def month_of(at_ms: int) -> str:
-    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m}"
-
-
 async def report_month(store: Store, month: str, now_ms: int) -> MonthReport:
     span = month_span(month)
     if now_ms < span.start_ms:
@@ -132,13 +110,13 @@ async def report_month(store: Store, month: str, now_ms: int) -> MonthReport:
     found = await months.list_months(store)
     closed = next((one for one in found if one.month == month and one.hash), None)
     before = months.month_before(found, span.start_ms)
-    sums = closed.month_sums if closed else await months.sum_month(store, span, before)
+    sums = sums_of(closed) if closed else await sum_month(store, span, before)
     return MonthReport(
         month,
         span,
         sums,
-        await accounts.count_before(store, span.end_ms),
-        await payments.sum_days(store, span),
+        await count_accounts(store, span.end_ms),
+        await payment_rows.sum_days(store, span),
         closed,
         now_ms >= span.end_ms,
     )
@@ -147,7 +125,7 @@ async def report_month(store: Store, month: str, now_ms: int) -> MonthReport:
 async def list_months(store: Store, now_ms: int, count: int) -> list[tuple[str, ClosedMonth | None]]:
     """The newest months since the first account was created, newest first, and how they were closed."""
     closed = {one.month: one for one in await months.list_months(store) if one.hash}
-    first_ms, at_ms, found = await accounts.oldest(store), now_ms, list[tuple[str, ClosedMonth | None]]()
+    first_ms, at_ms, found = await first_account(store), now_ms, list[tuple[str, ClosedMonth | None]]()
     while first_ms is not None and at_ms >= first_ms and len(found) < count:
         month = month_of(at_ms)
         found.append((month, closed.get(month)))
@@ -157,17 +135,17 @@ async def list_months(store: Store, now_ms: int, count: int) -> list[tuple[str, 
 
 async def list_payment_entries(store: Store, month: str) -> list[PaymentEntry]:
     """The entries of the lines Paid and Returned or disputed of a month: they add up to both."""
-    return await payments.list_entries(store, month_span(month))
+    return await payment_rows.list_entries(store, month_span(month))
 
 
 async def list_balances(store: Store, month: str) -> list[dict[str, str]]:
     """What each account with entries had at the end of a month, by BALANCE_FIELDS. They add up to its closing line."""
     span, found = month_span(month), await months.list_months(store)
     if any(one.month == month and one.hash for one in found):
-        balances = await months.closed_balances(store, month)
+        balances = await closed_balances(store, month)
     else:
-        balances = await months.balances_at(store, span.end_ms, months.month_before(found, span.start_ms))
-    emails = await months.emails(store)
+        balances = await balances_at(store, span.end_ms, months.month_before(found, span.start_ms))
+    emails = await read_emails(store)
     return [
         {
             "account_id": one.account_id,
@@ -187,7 +165,7 @@ async def compare_payments(store: Store, month: str, listed: Sequence[ProviderPa
     """
     span = month_span(month)
     at_provider = {one.payment_id: one for one in listed if one.payment_id}
-    here = {one.id: one for one in await payments.list_credited(store, span) if one.provider == "stripe"}
+    here = {one.id: one for one in await payment_rows.list_credited(store, span) if one.provider == "stripe"}
     differences = []
     for one in here.values():
         found = at_provider.get(one.id)
@@ -216,81 +194,3 @@ def listing_span(month: str) -> Span:
     """The span whose payments the provider must list to compare a month."""
     span = month_span(month)
     return Span(span.start_ms - LISTED_BEFORE_MS, span.end_ms)
-
-
-async def close_month(store: Store, month: str, by: Operator, now_ms: int) -> ClosedMonth:
-    span = month_span(month)
-    found = await months.list_months(store)
-    sealed = next((one for one in found if one.month == month), None)
-    before = months.month_before(found, span.end_ms)
-    if sealed and sealed.hash:
-        raise ControlError(f"The month {month} is closed already, with the hash {sealed.hash.hex()}.")
-    if now_ms < span.end_ms + GRACE_MS:
-        raise ControlError(f"The month {month} can be closed after {rfc3339(span.end_ms + GRACE_MS)}.")
-    if any(one.ends_at > span.end_ms for one in found):
-        raise ControlError(f"A later month than {month} is closed: {month} has no entries that could be closed.")
-    oldest_ms = await months.oldest_open(store, before)
-    if oldest_ms is not None and oldest_ms < span.start_ms:
-        raise ControlError(f"Close {month_of(oldest_ms)} first: it is before {month}, and has entries.")
-    if sealed is None:
-        if findings := await check.find_violations(store, before):
-            raise ControlError(
-                f"The ledger is not sound, so {month} cannot be closed; findings: {len(findings)}. "
-                "Run 'cadenza ledger check' to see them."
-            )
-        await months.seal(store, month, span, now_ms)
-        sealed = next(one for one in await months.list_months(store) if one.month == month)
-    return await _finish(store, sealed, before, by, now_ms)
-
-
-async def _finish(
-    store: Store, sealed: ClosedMonth, before: ClosedMonth | None, by: Operator, now_ms: int
-) -> ClosedMonth:
-    closed = await months.compute(store, sealed, before, now_ms)
-    balances = await months.balances_at(store, sealed.ends_at, before)
-    if sum(one.balance_nano for one in balances) != closed.closing_nano:  # not `assert`: it would be written
-        raise AssertionError("the balances of a month do not add up to its closing balance")
-    await months.add_balances(store, sealed.month, balances)
-    assert closed.hash
-    detail = f"{closed.entries:,} entries, closing balance {format_dollars(closed.closing_nano)}, {closed.hash.hex()}"
-
-    def finish(tx: Transaction) -> None:
-        months.close(tx, closed)
-        audit_events.add(tx, AuditEvent(now_ms, by, "ledger.close", None, sealed.month, detail))
-
-    await store.transact(finish)
-    return closed
-
-
-async def find_closed(store: Store, month: str) -> tuple[ClosedMonth, ClosedMonth | None]:
-    """A closed month, and the one before it. ControlError if it is not closed."""
-    span = month_span(month)
-    found = await months.list_months(store)
-    closed = next((one for one in found if one.month == month and one.hash), None)
-    if closed is None:
-        raise ControlError(f"The month {month} is not closed. Close it with 'cadenza ledger close {month}'.")
-    return closed, months.month_before(found, span.start_ms)
-
-
-async def find_closed_span(store: Store, span: Span) -> ClosedMonth | None:
-    """The closed month that is this span."""
-    ends = span.start_ms, span.end_ms
-    found = await months.list_months(store)
-    return next((one for one in found if one.hash and (one.starts_at, one.ends_at) == ends), None)
-
-
-async def verify_month(store: Store, month: str) -> Verified:
-    """Compute the hash, the sums and the balances of a closed month anew, from the entries in the store."""
-    closed, before = await find_closed(store, month)
-    found = await months.compute(store, closed, before, closed.closed_at or 0)
-    problems = []
-    if found.hash != closed.hash:
-        problems.append("its entries are not those that were closed")
-    if found.month_sums != closed.month_sums:
-        problems.append("its entries do not add up to the sums that were closed")
-    if sorted(map(repr, await months.closed_balances(store, month))) != sorted(
-        map(repr, await months.balances_at(store, closed.ends_at, before))
-    ):
-        problems.append("the balances of accounts are not the sums of their entries")
-    assert found.hash
-    return Verified(closed, found.entries, found.hash, problems)

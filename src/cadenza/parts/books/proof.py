@@ -1,24 +1,30 @@
-"""Proves a file of `cadenza ledger export --month`: that its entries are those that were closed, in every column.
+"""Proves that the entries of a closed month are those that were closed: in the store, or in every column of a file.
 
-The hash of the month covers the columns of HASHED. The amount and the time that people read follow from hashed ones.
-The other columns are compared with the store: they come from the account and the metering row of a request. Those may
-have changed since the export, so what the store no longer knows is counted as not proven.
+A file is of `cadenza ledger export --month`. The hash of the month covers the columns of HASHED. The amount and the
+time that people read follow from hashed ones. The other columns are compared with the store: they come from the account
+and the metering row of a request. Those may have changed since the export, so what the store no longer knows is counted
+as not proven.
 """
 
 import csv
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from cadenza.control.money.statement import CheckLedger, LedgerState
+from cadenza.core.errors import ControlError
 from cadenza.core.formats import escape_formula
-from cadenza.core.spans import Span
+from cadenza.core.spans import Span, month_span
+from cadenza.ledger import check, months
 from cadenza.ledger.export import EXPORT_FIELDS, REQUEST_FIELDS, export, readable
-from cadenza.ledger.months import HashedEntry, MonthHash
-from cadenza.parts.books.months import Verified, find_closed
+from cadenza.ledger.months import ClosedMonth
+from cadenza.parts.books.closing import compute
+from cadenza.parts.books.hashes import HashedEntry, MonthHash
+from cadenza.parts.books.sums import balances_at, closed_balances, sums_of
 from cadenza.store.store import Store
 from cadenza.store.tables import audit_events, erasure
 
@@ -27,6 +33,16 @@ HASHED = tuple(FIELD_OF.get(name, name) for name in HashedEntry.__struct_fields_
 DERIVED = {"created_at": "created_at_ms", "amount": "amount_nano"}  # and the hashed column that each follows from
 NAMED_MAX = 5  # problems
 RENAMED = ("account.email", erasure.ERASED)  # after these events an account has another address
+
+
+class Verified(msgspec.Struct, frozen=True):
+    """Whether the entries of a closed month are those that were closed."""
+
+    closed: ClosedMonth
+    entries: int
+    found: bytes  # the hash of what was read
+    problems: list[str]
+    unproven: Mapping[str, int] = {}  # of a file: of how many entries the account and the request cannot be compared
 
 
 class ExportedEntry(msgspec.Struct, frozen=True):
@@ -155,3 +171,43 @@ def _is_changed(entry: dict[str, Any]) -> bool:
     cost_nano = (entry["prompt_tokens"] - cached) * entry["input_nano"] + cached * cached_nano
     cost_nano += entry["completion_tokens"] * entry["output_nano"] - entry["short_nano"]
     return bool(cost_nano != -entry["amount_nano"])
+
+
+async def find_closed(store: Store, month: str) -> tuple[ClosedMonth, ClosedMonth | None]:
+    """A closed month, and the one before it. ControlError if it is not closed."""
+    span = month_span(month)
+    found = await months.list_months(store)
+    closed = next((one for one in found if one.month == month and one.hash), None)
+    if closed is None:
+        raise ControlError(f"The month {month} is not closed. Close it with 'cadenza ledger close {month}'.")
+    return closed, months.month_before(found, span.start_ms)
+
+
+async def verify_month(store: Store, month: str) -> Verified:
+    """Compute the hash, the sums and the balances of a closed month anew, from the entries in the store."""
+    closed, before = await find_closed(store, month)
+    found = await compute(store, closed, before, closed.closed_at or 0)
+    problems = []
+    if found.hash != closed.hash:
+        problems.append("its entries are not those that were closed")
+    if sums_of(found) != sums_of(closed):
+        problems.append("its entries do not add up to the sums that were closed")
+    if sorted(map(repr, await closed_balances(store, month))) != sorted(
+        map(repr, await balances_at(store, closed.ends_at, before))
+    ):
+        problems.append("the balances of accounts are not the sums of their entries")
+    assert found.hash
+    return Verified(closed, found.entries, found.hash, problems)
+
+
+async def check_with_months(store: Store) -> LedgerState:
+    """Check everything, and that the entries, sums and balances of each closed month are those that were closed."""
+    findings = await check.find_violations(store)
+    for one in await months.list_months(store):
+        if one.hash:
+            verified = await verify_month(store, one.month)
+            findings += [check.Violation(problem, one.month, 0) for problem in verified.problems]
+    return LedgerState(findings, await check.count(store), None)
+
+
+check_all: CheckLedger = check_with_months

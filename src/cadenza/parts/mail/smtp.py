@@ -2,6 +2,8 @@
 
 import asyncio
 import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from email.headerregistry import Address
 from email.message import EmailMessage
 from email.utils import formatdate, make_msgid, parseaddr
@@ -17,16 +19,14 @@ TIMEOUT_S = 20.0
 PERMANENT_STATUS = 500
 
 
-async def send_email(server: MailSettings, email: Email) -> None:
-    """SendFailed, without any address or text, if the server does not take it."""
+@asynccontextmanager
+async def signed_in(server: MailSettings) -> AsyncIterator[aiosmtplib.SMTP]:
+    """A connection to the server. SendFailed, without any address or text, if it does not take what is done with it."""
     try:
         async with asyncio.timeout(TIMEOUT_S):
             connected = await connect_to_host(server.host, server.port)
         with closed_on_error(connected):
-            await aiosmtplib.send(
-                _message(server.sender, email),
-                sender=parseaddr(server.sender)[1],
-                recipients=[email.to],
+            async with aiosmtplib.SMTP(
                 hostname=server.host,
                 sock=connected,
                 username=server.username,
@@ -35,7 +35,8 @@ async def send_email(server: MailSettings, email: Email) -> None:
                 start_tls=server.security == "starttls",
                 tls_context=None if server.security == "none" else ssl.create_default_context(),
                 timeout=TIMEOUT_S,
-            )
+            ) as client:
+                yield client
     except aiosmtplib.SMTPResponseException as error:
         retry_helps = error.code < PERMANENT_STATUS
         raise SendFailed(f"the mail server answered {error.code}", retry_helps=retry_helps) from None
@@ -44,6 +45,12 @@ async def send_email(server: MailSettings, email: Email) -> None:
         raise SendFailed(f"the mail server answered {codes}", retry_helps=min(codes) < PERMANENT_STATUS) from None
     except (aiosmtplib.SMTPException, OSError) as error:
         raise SendFailed(type(error).__name__, retry_helps=True) from None
+
+
+async def send_email(server: MailSettings, email: Email) -> None:
+    message, sender = _message(server.sender, email), parseaddr(server.sender)[1]
+    async with signed_in(server) as client:
+        await client.send_message(message, sender=sender, recipients=[email.to])
 
 
 def _message(sender: str, email: Email) -> EmailMessage:

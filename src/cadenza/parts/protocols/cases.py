@@ -1,18 +1,7 @@
-"""Where content can be in requests of these protocols, for the retention audit: templates of bodies, by the place.
+"""Where content can be in requests of these protocols, for the retention audit: templates of bodies, by the place."""
 
-The audit replaces `{word}` and `{text}` by what it searches for afterwards.
-"""
-
-from collections.abc import Mapping
-from typing import Any
-
-WORD, TEXT = "{word}", "{text}"
-FILLER = "You need not answer this. " * 4000  # a body of such a size is parsed in a child process
-HELLO = {"role": "user", "content": "Hello."}
-SCHEMA = {"type": "object", "properties": {WORD: {"type": "string", "description": TEXT}}}
-
-Template = Any  # as JSON has it
-Fields = dict[str, Any]
+from cadenza.parts.retention.canaries import TEXT, WORD, Template
+from cadenza.parts.retention.case import FILLER, HELLO, SCHEMA, CaseStep, Fields, PartAudit, chat
 
 
 def message(content: Template = "Hello.", **fields: Template) -> Fields:
@@ -77,13 +66,16 @@ RESPONSE_BODIES = {
     "model": response(model=WORD),
 }
 
-CHATS: Mapping[str, tuple[str, Mapping[str, Fields]]] = {  # each is sent whole and as a stream; the first body is plain
-    "messages": ("POST /v1/messages", MESSAGE_BODIES),
-    "responses": ("POST /v1/responses", RESPONSE_BODIES),
-}
-DEPLOYED = {"model": "auto", "max_tokens": 16, "messages": [{**HELLO, "content": TEXT}]}
-REQUESTS: Mapping[str, tuple[str, Fields]] = {
-    "messages, count: user message": ("POST /v1/messages/count_tokens", message(TEXT)),
-    "path: deployment": ("POST /openai/deployments/auto/chat/completions?api-version={word}", DEPLOYED),
-    "path: unknown deployment": ("POST /openai/deployments/{word}/chat/completions", DEPLOYED),
-}
+DEPLOYMENTS = "POST /openai/deployments"
+
+AUDIT = PartAudit(
+    {
+        "messages, count: user message": [CaseStep("POST /v1/messages/count_tokens", message(TEXT))],
+        "path: deployment": [CaseStep(f"{DEPLOYMENTS}/auto/chat/completions?api-version={WORD}", chat(TEXT))],
+        "path: unknown deployment": [CaseStep(f"{DEPLOYMENTS}/{WORD}/chat/completions", chat(TEXT))],
+    },
+    chats={
+        "messages": ("POST /v1/messages", MESSAGE_BODIES),
+        "responses": ("POST /v1/responses", RESPONSE_BODIES),
+    },
+)

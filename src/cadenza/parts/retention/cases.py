@@ -5,29 +5,35 @@ either. What was deleted must be nowhere.
 """
 
 import asyncio
-import base64
 import json
-import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
-from typing import Any, NamedTuple
-
-import msgspec
 
 from cadenza import clock, parts
-from cadenza.control.account.accounts import create_account, get_owner
+from cadenza.control.account.accounts import create_account
 from cadenza.control.account.erasure import erase_account
 from cadenza.control.keys import KeyOrder, create_key
 from cadenza.core.records import COMMAND_LINE, DEFAULT_CLASS
 from cadenza.http.raw_client import open_with, send_bytes
-from cadenza.parts.grounding.files.samples import READABLE, UNREADABLE, make_sample
-from cadenza.parts.grounding.notes import add_note, remove_note
-from cadenza.parts.retention.canaries import TEXT, WORD, Canary, CanarySet, Template
-from cadenza.parts.retention.client import FORM, JSON, CaseClient
-from cadenza.parts.retention.config import CONCURRENCY, MODEL, PROVIDER
+from cadenza.parts.retention.canaries import TEXT, WORD, Canary, Template
+from cadenza.parts.retention.case import (
+    CHAT,
+    DELETED,
+    FILLER,
+    HELLO,
+    REACHED_S,
+    SCHEMA,
+    Case,
+    CaseStep,
+    Fields,
+    RetentionFixture,
+    chat,
+    send_case,
+)
+from cadenza.parts.retention.client import JSON
+from cadenza.parts.retention.config import CONCURRENCY
 from cadenza.parts.retention.places import LOG, TRACES
-from cadenza.parts.retention.service import AuditedService
 from cadenza.parts.retention.upstream import (
     ANSWERS,
     FAULTS,
@@ -35,66 +41,10 @@ from cadenza.parts.retention.upstream import (
     HALF,
     SILENT,
     TOOL_CALL,
-    AuditUpstream,
     UpstreamScript,
 )
-from cadenza.store.store import Store
 
-DELETED = "deleted"  # it may remain in files of Postgres until they are vacuumed or recycled
-REACHED_S = 15.0  # for a request to reach the upstream, and for a stream to begin
 FULL_S = 2.0
-CHAT = "POST /v1/chat/completions"
-FILLER = "You need not answer this. " * 4000  # a body of such a size is parsed in a child process
-HELLO = {"role": "user", "content": "Hello."}
-SCHEMA = {"type": "object", "properties": {WORD: {"type": "string", "description": TEXT}}}
-
-Fields = dict[str, Any]
-
-
-class RetentionFixture(msgspec.Struct):
-    """What the cases work with. A client is named after its key, or the reason why that is refused."""
-
-    service: AuditedService
-    upstream: AuditUpstream
-    store: Store
-    canaries: CanarySet
-    email: str = ""
-    password: str = ""
-    clients: dict[str, CaseClient] = {}
-
-
-class CaseStep(NamedTuple):
-    """One request, with templates; {id} is that of the reply before."""
-
-    request: str  # method and path
-    body: Any = b""  # a template, or a function of the canary
-    headers: Mapping[str, str] = JSON
-    client: str = "key"
-    script: UpstreamScript = GOOD
-
-
-Case = list[CaseStep] | Callable[[RetentionFixture, Canary], Awaitable[int | None]]
-
-
-async def send_case(case: Case, fixture: RetentionFixture, canary: Canary) -> int | None:
-    """Put a canary into its place. The status of the last reply: 0 if there was none, None if it is no request."""
-    fixture.upstream.play(canary)
-    if not isinstance(case, list):
-        return await case(fixture, canary)
-    others, status = {"email": fixture.email, "password": fixture.password}, 0
-    for step in case:
-        fixture.upstream.play(canary, step.script)
-        request, headers = canary.fill(step.request, **others), canary.fill(step.headers)
-        body = step.body(canary) if callable(step.body) else canary.fill(step.body, **others)
-        method, _, path = request.partition(" ")
-        reply = await fixture.clients[step.client].send(method, path, body, headers)
-        others["id"] = b"".join(re.findall(rb'"id": ?"([^"]+)"', reply.body)[:1]).decode()
-        status = reply.status
-    return status
-
-
-def chat(content: Template = "Hello.", *before: Fields, **fields: Template) -> Fields:
-    return {"model": "auto", "max_tokens": 16, "messages": [*before, {"role": "user", "content": content}], **fields}
 
 
 def tools(description: str = "A tool.", name: str = "look_up", **schema: Template) -> Fields:
@@ -107,16 +57,6 @@ def called(arguments: str, result: str) -> Fields:
     call = {"id": "call_1", "type": "function", "function": {"name": "look_up", "arguments": arguments}}
     asked = {"role": "assistant", "content": None, "tool_calls": [call]}
     return chat("Go on.", HELLO, asked, {"role": "tool", "tool_call_id": "call_1", "content": result}, **tools())
-
-
-def sample_chat(name: str, canary: Canary) -> Fields:
-    return file_chat(f"a.{name}", make_sample(name, canary.word))
-
-
-def file_chat(name: str, data: bytes) -> Fields:
-    code = f"data:application/octet-stream;base64,{base64.b64encode(data).decode()}"
-    part = {"type": "file", "file": {"filename": name, "file_data": code}}
-    return chat([{"type": "text", "text": "Summarize the file."}, part])
 
 
 def encoded(canary: Canary, cut: int | None = None, after: bytes = b"") -> bytes:
@@ -167,7 +107,7 @@ UNUSUAL: Fields = {
     **{f"image as {name}": chat([{"type": "image_url", "image_url": {"url": url}}]) for name, url in IMAGES.items()},
     "audio": chat([{"type": "input_audio", "input_audio": {"data": WORD, "format": "wav"}}]),
     "file_id": chat([{"type": "file", "file": {"file_id": WORD}}]),
-    "file with tools": lambda canary: {**file_chat("a.txt", canary.text.encode()), **tools()},
+    "file with tools": {**chat([{"type": "file", "file": {"filename": WORD, "file_data": WORD}}]), **tools()},
     "file that is not base64": chat([{"type": "file", "file": {"file_data": TEXT}}]),
 }
 BODIES: dict[str, Callable[[Canary], bytes]] = {
@@ -196,7 +136,7 @@ HEADERS: dict[str, dict[str, str]] = {
 }
 TRANSLATED: dict[str, tuple[str, dict[str, Fields]]] = {}  # requests of other protocols, and their bodies
 for part in parts.having("cases"):
-    TRANSLATED |= part.load("cases").CHATS
+    TRANSLATED |= part.load("cases").AUDIT.chats
 PROTOCOLS = {"chat": (CHAT, PLAIN), **TRANSLATED}
 PLAIN_CHAT = [CaseStep(CHAT, chat(TEXT))]
 REQUESTS: dict[str, list[CaseStep]] = {
@@ -215,51 +155,20 @@ REQUESTS: dict[str, list[CaseStep]] = {
     "refused: rate": 2 * [CaseStep(CHAT, chat(TEXT), client="rate")],
     "refused: repeated": 2 * [CaseStep(CHAT, chat(TEXT), {**JSON, "idempotency-key": "repeated-{word}"})],
     "refused: size": [CaseStep(CHAT, chat(TEXT), {**JSON, "content-length": str(40 * 1024 * 1024)})],  # it is not sent
-    "search: question, results and pages": [CaseStep(CHAT, chat("Search the web: what is new about {word} today?"))],
 }
 
 
-def site(request: str, body: Template = b"", headers: Mapping[str, str] = JSON) -> CaseStep:
-    return CaseStep(request, body, headers, "browser")
-
-
-def sign_in(email: str, password: str, **headers: str) -> list[CaseStep]:
-    fields = {"email": email, "password": password}
-    return [site("GET /sign-in"), site("POST /sign-in", fields, {**FORM, **headers})]
-
-
-UPLOAD = "POST /platform/api/chat/file?name={word}"
-NOTE = site("POST /platform/api/memory", {"text": TEXT})
-SITE: dict[str, list[CaseStep]] = {
-    "sign-in: unknown address and wrong password": sign_in("{word}@audit.invalid", TEXT),
-    "sign-in: wrong password": sign_in("{email}", TEXT),
-    "sign-in: User-Agent": sign_in("{email}", "{password}", **{"user-agent": WORD}),
-    "page: query": [site("GET /sign-in?next=/{word}&q={word}")],
-    "page: unknown path": [site("GET /{word}")],
-    "page: form of another site": [site("POST /settings", lambda canary: canary.text.encode(), {"x-cadenza-csrf": ""})],
-    "web chat: message": [site("GET /settings"), site("POST /platform/api/chat", chat(TEXT, stream=True))],
-    "web chat: refused": [site("POST /platform/api/chat", {WORD: TEXT})],
-    "web chat: file": [site(f"{UPLOAD}.txt", lambda canary: canary.text.encode())],
-    "web chat: file that is refused": [site(f"{UPLOAD}.pdf", lambda canary: make_sample("damaged.pdf", canary.word))],
-    "web chat: rendered text": [site("POST /platform/api/render", {"texts": [TEXT]})],
-    "a note": [NOTE],
-    "a note that was replaced": [NOTE, site("PATCH /platform/api/memory/{id}", {"text": "Another text."})],
-    "a note that was deleted": [NOTE, site("DELETE /platform/api/memory/{id}", {})],
-    "the archive of the account": [site("POST /settings/security/export?q={word}", {}, FORM)],  # it has the notes
-    "the name of a key": [site("POST /platform/api/keys", {"name": WORD})],
-}
 # Tables of the store, and other places, where a canary is stored by design.
 KEPT = {
     "the address of the account": {"accounts", "audit_events"},
-    "the name of a key": {"keys"},
-    "a note": {"notes"},
-    "sign-in: User-Agent": {"sessions"},
     "header: X-Request-Id": {"usage", "entries", "idempotency", LOG, TRACES},
-    "a note that was replaced": {DELETED},
-    "a note that was deleted": {DELETED},
-    "a note that a command deleted": {DELETED},
     "an account that was erased": {DELETED},
 }
+
+
+def kept_by_design() -> dict[str, set[str]]:
+    """Of all cases."""
+    return KEPT | {name: kept for part in parts.having("cases") for name, kept in part.load("cases").AUDIT.kept.items()}
 
 
 async def send_raw(template: str, fixture: RetentionFixture, canary: Canary) -> int:
@@ -308,29 +217,12 @@ async def leave_stream(fixture: RetentionFixture, canary: Canary, protocol: str)
         return 0
 
 
-async def delete_note_by_command(fixture: RetentionFixture, canary: Canary) -> None:
-    """A note that the command line deletes. It empties the write-ahead log when it ends."""
-    owner, now_ms = await get_owner(fixture.store, fixture.email), clock.now_ms()
-    note = await add_note(fixture.store, owner, canary.text, now_ms)
-    await remove_note(fixture.store, owner, note.id, now_ms)
-    await fixture.store.empty_log()
-
-
 async def erase(fixture: RetentionFixture, canary: Canary) -> None:
-    """Erase another account, with a key and a note."""
+    """Erase another account, with a key."""
     email, now_ms = f"{canary.word}@audit.invalid", clock.now_ms()
-    made = await create_account(fixture.store, email, canary.word[::-1], 0, DEFAULT_CLASS, now_ms)
+    made = await create_account(fixture.store, email, 0, DEFAULT_CLASS, now_ms)
     await create_key(fixture.store, made.owner, KeyOrder(canary.word), now_ms)
-    await add_note(fixture.store, made.owner, canary.text, now_ms)
     await erase_account(fixture.store, email, COMMAND_LINE, now_ms)
-
-
-async def evaluate(fixture: RetentionFixture, canary: Canary) -> None:
-    suite = fixture.service.inputs / "suite.jsonl"
-    graders, messages = [{"kind": "contains", "texts": [WORD]}], [{"role": "user", "content": TEXT}]
-    suite.write_text(json.dumps(canary.fill({"id": "1", "tags": ["a"], "messages": messages, "graders": graders})))
-    options = ("--candidate", f"{PROVIDER}/{MODEL}-2", "--suite", str(suite), "--runs", "1")
-    await fixture.service.run("class", "evaluate", DEFAULT_CLASS, *options)
 
 
 def both(name: str, fields: Fields, script: UpstreamScript = GOOD, request: str = CHAT) -> dict[str, Case]:
@@ -353,8 +245,6 @@ def translated_cases() -> dict[str, Case]:
         for said, script in ANSWERS.items():
             cases |= both(f"{name}, {{}}: a model says {said}", bodies["tool"], script, path)
         cases |= {f"{name}, refused: {mistake}": [CaseStep(path, body)] for mistake, body in BODIES.items()}
-    for part in parts.having("cases"):
-        cases |= {name: [CaseStep(path, body)] for name, (path, body) in part.load("cases").REQUESTS.items()}
     return cases
 
 
@@ -364,18 +254,16 @@ def all_cases() -> dict[str, Case]:
     for path, table, script in (("plain", PLAIN, GOOD), ("tools", TOOLS, TOOL_CALL)):
         for name, fields in table.items():
             cases |= both(f"chat, {path}, {{}}: {name}", fields, script)
-    cases |= {f"chat, file: .{name}": [CaseStep(CHAT, partial(sample_chat, name))] for name in READABLE}
-    cases["chat, file: its name"] = [CaseStep(CHAT, file_chat("{word}.txt", b"Nothing."))]
     for name, script in ANSWERS.items():
         cases |= both(f"answer, {{}}: {name}", (TOOLS if script is TOOL_CALL else PLAIN)["user message"], script)
     cases |= translated_cases()
-    cases |= SITE
-    cases |= {"a note that a command deleted": delete_note_by_command, "an account that was erased": erase}
+    cases |= {"an account that was erased": erase}
     cases |= {f"chat, unusual: {name}": [CaseStep(CHAT, fields)] for name, fields in UNUSUAL.items()}
-    cases |= {f"refused: file .{name}": [CaseStep(CHAT, partial(sample_chat, name))] for name in UNREADABLE}
     cases |= {f"refused: {name}": [CaseStep(CHAT, body)] for name, body in BODIES.items()}
     cases |= {f"header: {name}": [CaseStep(CHAT, chat(), {**JSON, **one})] for name, one in HEADERS.items()}
     cases |= REQUESTS
+    for part in parts.having("cases"):
+        cases |= part.load("cases").AUDIT.cases
     cases |= {
         "not HTTP: bytes": partial(send_raw, "{word}\0{text}\r\n\r\n"),
         "not HTTP: header": partial(send_raw, "GET / HTTP/1.1\r\n{word}\r\n\r\n"),
@@ -389,6 +277,4 @@ def all_cases() -> dict[str, Case]:
     for fault, script in FAULTS.items():
         for name, (request, bodies) in PROTOCOLS.items():
             cases |= both(f"upstream, {name}, {{}}: {fault}", plain_body(bodies), script, request)
-    if (part := parts.find("class evaluate")) and part.is_installed:
-        cases["evaluation: message, answer and grader"] = evaluate
     return cases

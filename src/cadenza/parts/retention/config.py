@@ -21,11 +21,9 @@ PROVIDER = "built-in"  # for classes whose routes are in the store, and for a mo
 MODEL = "audit-model"
 CONCURRENCY = 4
 LIMITS = {"requests_per_second": 10_000.0, "burst": 10_000, "concurrency": CONCURRENCY}
-REPLACED = ("observe",)  # of the tables of parts
+REPLACED = {name for part in parts.having("cases") for name in part.tables}
 LEFT_OUT = tuple(name for name in parts.TABLES if name not in REPLACED)
-PLATFORM = ("opening_credit", "opening_credits_per_hour")  # not its address: the audit has no TLS
 FILE_KEYS = ("file", "suite")
-SECRET_KEY_ENV = "CADENZA_SECRET_KEY"  # noqa: S105 the name of a variable
 
 
 class PrivateConfig:
@@ -45,25 +43,33 @@ class PrivateConfig:
 
     def tables(self, upstream_url: str, store_url: str, shared_state_url: str) -> Table:
         given = self._given
-        names = ("server", "observe", "platform", "providers", "classes", "grounding")
-        server, observe, platform, providers, classes, grounding = (given.get(name, {}) for name in names)
-        self._secret(server.get("metrics_token_env"), "the token for /metrics")
-        self._secret(observe.get("headers_env"), "the header for the trace collector", "authorization=")
-        self._secret(SECRET_KEY_ENV, "the secret key of the site", 32 * "-")
+        names = ("server", "providers", "classes")
+        server, providers, classes = (given.get(name, {}) for name in names)
+        self.secret(server.get("metrics_token_env"), "the token for /metrics")
         if any(kind_of(one.kind).is_local for one in self._settings.providers.values()):
             self.notes.append("no model runs on this machine: the built-in upstream answers for it")
         made = {PROVIDER: {}, **providers}
-        return given | {
-            "server": {**server, "host": "127.0.0.1", "port": 0, "drain_s": 5},
-            "store": {**given.get("store", {}), "url": store_url},
-            "shared_state": {"url": shared_state_url},
-            "limits": {**given.get("limits", {}), **LIMITS},
-            "providers": {name: self._provider(name, one, upstream_url) for name, one in made.items()},
-            "classes": {class_id: _class(classes.get(class_id, {})) for class_id in CLASSES},
-            "grounding": {**grounding, "search": self._search(grounding.get("search"), upstream_url)},
-            "platform": {name: platform[name] for name in PLATFORM if name in platform},
-            **({"observe": {**observe, "otlp_url": upstream_url, "sample": 1.0}} if observe else {}),
-        }
+        return (
+            given
+            | {
+                "server": {**server, "host": "127.0.0.1", "port": 0, "drain_s": 5},
+                "store": {**given.get("store", {}), "url": store_url},
+                "shared_state": {"url": shared_state_url},
+                "limits": {**given.get("limits", {}), **LIMITS},
+                "providers": {name: self._provider(name, one, upstream_url) for name, one in made.items()},
+                "classes": {class_id: _class(classes.get(class_id, {})) for class_id in CLASSES},
+            }
+            | self._of_parts(upstream_url)
+        )
+
+    def _of_parts(self, upstream_url: str) -> Table:
+        tables = Table()
+        for part in parts.having("cases"):
+            if private := part.load("cases").AUDIT.private:
+                tables |= private(
+                    {name: self._given[name] for name in part.tables if name in self._given}, self, upstream_url
+                )
+        return tables
 
     def _provider(self, name: str, given: Table, upstream_url: str) -> Table:
         found = self._settings.providers.get(name)
@@ -71,19 +77,12 @@ class PrivateConfig:
         kept = {key: one for key, one in given.items() if key != "api_key_file" and not is_local}
         if "api_key_file" in given:
             kept["api_key_env"] = f"CADENZA_AUDIT_KEY_{len(self.secrets)}"
-        self._secret(kept.get("api_key_env"), f"the key of the provider {name}")
+        self.secret(kept.get("api_key_env"), f"the key of the provider {name}")
         base_url = f"{upstream_url}/{'openai' if 'api_version' in given else 'v1'}"
         dialect = found.dialect if found else "plain"
         return {**kept, "kind": "openai", "base_url": base_url, "retention": "zero", "dialect": dialect}
 
-    def _search(self, given: Table | None, upstream_url: str) -> Table | bool:
-        if not given or given["engine"] == "off":
-            self.notes.append("search is off")
-            return False
-        self._secret(given.get("api_key_env"), "the key of the search engine")
-        return {**given, "url": upstream_url, "allow_networks": ["127.0.0.1"]}
-
-    def _secret(self, variable: str | None, name: str, before: str = "") -> None:
+    def secret(self, variable: str | None, name: str, before: str = "") -> None:
         if variable:
             self.variables[variable] = before + self._canaries.make(name).word
             self.secrets.append(name)

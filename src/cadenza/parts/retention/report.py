@@ -9,8 +9,10 @@ from hashlib import sha256
 from importlib.metadata import version
 from typing import Any
 
+from cadenza import parts
 from cadenza.config import Settings
-from cadenza.parts.retention.cases import DELETED, KEPT
+from cadenza.parts.retention.case import DELETED
+from cadenza.parts.retention.cases import kept_by_design
 from cadenza.parts.retention.places import SQLITE_FILES, SQLITE_TABLES
 from cadenza.parts.retention.search import CanaryHit, PlaceSearch
 from cadenza.store.contents import POSTGRES_PAGES, POSTGRES_TABLES, POSTGRES_VIEWS, POSTGRES_WAL
@@ -49,6 +51,7 @@ class Findings:
     """What was sent, searched and found so far."""
 
     def __init__(self) -> None:
+        self._kept_by_design = kept_by_design()
         self.notes: list[str] = []  # what of the installation the audit does not cover
         self.received: Mapping[str, int] = {}  # how many requests each built-in server got, by its name
         self.sent: dict[str, int | None] = {}  # the status of each case: 0 without a reply, None if it is no request
@@ -58,7 +61,7 @@ class Findings:
 
     def add_sent(self, name: str, status: int | None) -> None:
         self.sent[name] = status
-        if kept := KEPT.get(name):
+        if kept := self._kept_by_design.get(name):
             self.kept[name] = kept
             if DELETED not in kept and (status is None or 200 <= status < 400):
                 self.required.add(name)
@@ -82,6 +85,7 @@ class Findings:
         about = {
             "Program": f"cadenza {version('cadenza')}, Python {platform.python_version()}, {platform.platform()}",
             "Config": f"{source}, sha256 {sha256(source.read_bytes()).hexdigest()[:16]}…" if source else "built-in",
+            "Parts": ", ".join(part.name for part in parts.having("cases")),
             "Stores": ", ".join(url.partition(":")[0] for url in stores),  # their addresses may have a password
         }
         verdict = "found" if found else "inconclusive" if missing else "clean"

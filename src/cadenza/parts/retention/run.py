@@ -22,7 +22,7 @@ from cadenza.core.money import NANO_PER_DOLLAR
 from cadenza.core.records import COMMAND_LINE, DEFAULT_CLASS
 from cadenza.parts.retention import cases, places
 from cadenza.parts.retention.canaries import CanarySet
-from cadenza.parts.retention.cases import RetentionFixture
+from cadenza.parts.retention.case import Case, RetentionFixture, send_case
 from cadenza.parts.retention.client import CaseClient
 from cadenza.parts.retention.config import PrivateConfig
 from cadenza.parts.retention.report import Findings
@@ -88,14 +88,13 @@ async def _own_database(url: str, stack: AsyncExitStack, servers: list[Contents]
 
 
 async def _make_accounts(fixture: RetentionFixture) -> None:
-    """An account that sends, and another without credit. Neither password nor key may be found anywhere."""
+    """An account that sends, and another without credit. No key may be found anywhere."""
     store, canaries, now_ms = fixture.store, fixture.canaries, clock.now_ms()
     await migrate(store, None)
     fixture.email = f"{canaries.make(ADDRESS).word}@audit.invalid"
-    fixture.password = canaries.make("the password of the account").word
     poor_email = f"poor-{fixture.email}"
     for email, dollars in ((fixture.email, 100), (poor_email, 0)):
-        await create_account(store, email, fixture.password, dollars * NANO_PER_DOLLAR, DEFAULT_CLASS, now_ms)
+        await create_account(store, email, dollars * NANO_PER_DOLLAR, DEFAULT_CLASS, now_ms)
     orders = {
         "key": (fixture.email, KeyOrder("audit")),
         "revoked key": (fixture.email, KeyOrder("audit")),
@@ -109,6 +108,9 @@ async def _make_accounts(fixture: RetentionFixture) -> None:
     }
     await revoke_key(store, COMMAND_LINE, keys["revoked key"], now_ms)
     canaries.add_secret("the API key", keys["key"])
+    for part in parts.having("cases"):
+        if prepare := part.load("cases").AUDIT.prepare:
+            await prepare(fixture)
     fixture.clients = {name: CaseClient(key) for name, key in {**keys, "browser": "", "no key": ""}.items()}
 
 
@@ -128,10 +130,10 @@ async def _send_all(fixture: RetentionFixture, findings: Findings) -> None:
     findings.received = fixture.upstream.received
 
 
-async def _send(fixture: RetentionFixture, findings: Findings, some: Mapping[str, cases.Case]) -> None:
+async def _send(fixture: RetentionFixture, findings: Findings, some: Mapping[str, Case]) -> None:
     for name, case in some.items():
         try:
-            status = await cases.send_case(case, fixture, fixture.canaries.make(name))
+            status = await send_case(case, fixture, fixture.canaries.make(name))
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
             status = 0
         findings.add_sent(name, status)

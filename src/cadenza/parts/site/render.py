@@ -54,7 +54,6 @@ NOTES = {
     "class-rolled-back": "Rolled back. It takes effect with the next request.",
     "route-rests": "The route gets no further requests until its rest ends.",
     "route-resumed": "The route gets requests again.",
-    "close-started": "The close of the month has begun. Its result appears here.",
     "check-started": "The ledger check has begun. Its result appears below.",
     "check-runs": "A ledger check, or the close of a month, is running already.",
     "welcome": "Welcome. Your account is ready.",

@@ -28,8 +28,6 @@ from cadenza.parts.site.operator import (
     classes,
     ledger,
     load,
-    margins,
-    months,
     overview,
     requests,
     search,
@@ -40,8 +38,7 @@ from cadenza.parts.site.render import NOTES, Tab
 SIGN_IN = (sign_in, proof, sign_up, links, passkeys, second_factor)
 ACCOUNT = (*SIGN_IN, keys, preferences, security, archive, tokens)
 MONEY = (usage, activity, credit, statement)
-OPERATOR_MONEY = (margins, ledger, months)
-OPERATOR = (overview, load, search, accounts, requests, operator_keys, classes, *OPERATOR_MONEY, audit_log)
+OPERATOR = (overview, load, search, accounts, requests, operator_keys, classes, ledger, audit_log)
 MODULES = (home, *ACCOUNT, chat, *MONEY, docs, *OPERATOR)
 OWN = Pages(
     routes=tuple(one for module in MODULES for one in module.ROUTES),
@@ -57,7 +54,6 @@ OWN = Pages(
         Tab("/operator/accounts", "Accounts"),
         Tab("/operator/keys", "Keys"),
         Tab("/operator/classes", "Classes"),
-        Tab("/operator/margins", "Margins"),
         Tab("/operator/ledger", "Ledger"),
         Tab("/operator/audit-log", "Audit log"),
     ),

@@ -6,11 +6,11 @@ every address, so that it does not tell which addresses have an account.
 
 from starlette.responses import Response
 
-from cadenza.control.account.accounts import PasswordSet
 from cadenza.core.errors import ControlError
 from cadenza.core.rates import Rate
 from cadenza.fleet.limits import network_limits
 from cadenza.parts.site.account.sessions import SECURITY_PAGE
+from cadenza.parts.site.accounts import PasswordSet
 from cadenza.parts.site.mailer import EMAIL_CHANGED, PASSWORD_CHANGED
 from cadenza.parts.site.render import redirect
 from cadenza.parts.site.routes import Access, Routes, form, get
@@ -84,7 +84,9 @@ async def verify_by_form(visit: Visit, secret: str) -> Response:
 async def limit_mail(visit: Visit) -> None:
     """429 for a network that asks for too many e-mails."""
     limits = network_limits("mail:network", visit.address, MAIL_RATE)
-    await throttle.take(visit.context.rates, limits, "Too many e-mails were asked for. Try again in a few minutes.")
+    await throttle.take(
+        visit.service.shared.rates, limits, "Too many e-mails were asked for. Try again in a few minutes."
+    )
 
 
 async def _require_link(visit: Visit, kind: LinkKind) -> Link:

@@ -4,9 +4,9 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from starlette.responses import Response
 
-from cadenza.control.account.accounts import choose, preferences_of
 from cadenza.core.public import to_record
 from cadenza.core.records import CLASSES
+from cadenza.parts.site.accounts import choose, preferences_of
 from cadenza.parts.site.chat.offer import offer_of
 from cadenza.parts.site.routes import Routes, endpoint, form, get
 from cadenza.parts.site.visit import Visit
@@ -57,7 +57,7 @@ class AccountRecord(msgspec.Struct, frozen=True):
 
 
 async def settings_page(visit: Visit) -> Response:
-    chosen, offer = visit.typed or preferences_of(visit.account), offer_of(visit.context.gateway)
+    chosen, offer = visit.typed or preferences_of(visit.account), offer_of(visit.service.gateway)
     return visit.page("settings.html", chosen=chosen, classes=_usable_classes(visit), offer=offer)
 
 
@@ -81,7 +81,7 @@ async def _choose(visit: Visit, given: dict[str, object]) -> Preferences:
 
 
 def _usable_classes(visit: Visit) -> list[str]:
-    served = visit.context.gateway.snapshot.catalogue.ids
+    served = visit.service.gateway.snapshot.catalogue.ids
     return [class_id for class_id in CLASSES if class_id in served]
 
 

@@ -85,7 +85,7 @@ def build_document(routes: Iterable[Page | ApiEndpoint]) -> ApiDocument:
 
 
 def _complete_types(value: object) -> None:
-    """Add what client generators do not infer: the type of an enum, and that an integer has 64 bits."""
+    """Add what client generators do not infer: the type of an enum, that an integer has 64 bits, what a pair has."""
     if isinstance(value, dict):
         if "enum" in value and "type" not in value:
             words = [word for word in value["enum"] if word is not None]
@@ -96,6 +96,8 @@ def _complete_types(value: object) -> None:
                 value["type"] = "string"
         if "integer" in (value.get("type"), *_listed(value.get("type"))):
             value.setdefault("format", "int64")
+        if pair := value.get("prefixItems"):
+            value["items"] = pair[0]
         for part in value.values():
             _complete_types(part)
     for part in _listed(value):

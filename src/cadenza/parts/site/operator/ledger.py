@@ -1,17 +1,14 @@
-"""The ledger: its months, and its check, which is a button, and the results in the audit log."""
+"""The check of the ledger, which is a button, and the results in the audit log."""
 
 import msgspec
 from starlette.responses import Response
 
-from cadenza.core.public import to_record
-from cadenza.parts.books.months import list_months
-from cadenza.parts.site.operator.views import AuditEventView
 from cadenza.parts.site.render import redirect
 from cadenza.parts.site.routes import Routes, endpoint, form, get
 from cadenza.parts.site.visit import Visit
+from cadenza.store.tables.audit_events import LoggedEvent
 
 PAGE = "/operator/ledger"
-MONTHS_SHOWN = 12
 
 
 class LedgerResults(msgspec.Struct, frozen=True):
@@ -19,13 +16,12 @@ class LedgerResults(msgspec.Struct, frozen=True):
 
     is_running: bool
     problem: str
-    results: list[AuditEventView]
+    results: list[LoggedEvent]
 
 
 async def ledger_page(visit: Visit) -> Response:
     check = visit.context.ledger_check
-    months = await list_months(visit.store, visit.now_ms, MONTHS_SHOWN)
-    return visit.page("operator/ledger.html", check=check, results=await check.results(), months=months)
+    return await visit.page_with_panels(PAGE, "operator/ledger.html", check=check, results=await check.results())
 
 
 async def begin_by_form(visit: Visit) -> Response:
@@ -35,9 +31,7 @@ async def begin_by_form(visit: Visit) -> Response:
 
 async def get_results(visit: Visit) -> LedgerResults:
     check = visit.context.ledger_check
-    return LedgerResults(
-        check.is_running, check.problem, [to_record(AuditEventView, one) for one in await check.results()]
-    )
+    return LedgerResults(check.is_running, check.problem, await check.results())
 
 
 async def begin(visit: Visit) -> LedgerResults:

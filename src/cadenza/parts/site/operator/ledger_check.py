@@ -6,6 +6,7 @@ shown until the next one.
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 
 from cadenza import clock
 from cadenza.control.money.statement import check_ledger
@@ -13,7 +14,6 @@ from cadenza.core.errors import ControlError
 from cadenza.core.records import Operator
 from cadenza.ledger.check import CheckCounts, Violation
 from cadenza.observe import Log
-from cadenza.parts.books.months import close_month
 from cadenza.store.store import Store, StoreUnavailable
 from cadenza.store.tables import audit_events
 from cadenza.store.tables.audit_events import AuditEvent, LoggedEvent
@@ -22,6 +22,8 @@ EVENT = "ledger.check"
 SUBJECT = "ledger"
 RESULTS_SHOWN = 10
 FINDINGS_WRITTEN = 5
+
+CloseMonth = Callable[[Store, str, Operator, int], Awaitable[object]]  # of a part: the month, by whom, and when
 
 
 class LedgerCheck:
@@ -38,21 +40,21 @@ class LedgerCheck:
     def is_running(self) -> bool:
         return self._running is not None and not self._running.done()
 
-    def begin(self, by: Operator, month: str = "") -> asyncio.Task[None] | None:
+    def begin(self, by: Operator, month: str = "", close: CloseMonth | None = None) -> asyncio.Task[None] | None:
         """Start a check for this operator, or the close of a month; None if either runs already."""
         if self.is_running:
             return None
         self.problem, self.closing = "", month
-        self._running = asyncio.create_task(self._close(month, by) if month else self._check(by))
+        self._running = asyncio.create_task(self._close(month, by, close) if close else self._check(by))
         return self._running
 
     async def results(self) -> list[LoggedEvent]:
         """The newest results, newest first, of all processes."""
         return await audit_events.list_of_service(self._store, EVENT, RESULTS_SHOWN)
 
-    async def _close(self, month: str, by: Operator) -> None:
+    async def _close(self, month: str, by: Operator, close: CloseMonth) -> None:
         try:
-            await close_month(self._store, month, by, clock.now_ms())
+            await close(self._store, month, by, clock.now_ms())
         except ControlError as error:
             self.problem = error.message
         except StoreUnavailable as error:
