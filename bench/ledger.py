@@ -26,7 +26,7 @@ from cadenza.control.keys import KeyOrder, create_key
 from cadenza.core.money import Price
 from cadenza.core.records import Outcome, Usage
 from cadenza.fleet.presence import Presence
-from cadenza.ledger.rules import Held, Hold
+from cadenza.ledger.rules import HeldCredit, Hold
 from cadenza.ledger.writer import LedgerWriter
 from cadenza.observe import Observer, make_log
 from cadenza.store.migrate import migrate
@@ -66,7 +66,7 @@ class Pairs:
             began_s = time.perf_counter()
             held = await self._writer.hold(self._hold(number))
             held_s = time.perf_counter()
-            assert isinstance(held, Held)
+            assert isinstance(held, HeldCredit)
             await self._writer.end(self._outcome(number))
             self.hold_s.append(held_s - began_s)
             self.end_s.append(time.perf_counter() - held_s)

@@ -52,9 +52,6 @@ from cadenza.http.headers import TrustedProxies
 from cadenza.observe import FaultPoint, Log, LoopLag, Observer, catch_strays, loop_errors, make_log
 from cadenza.observe.minutes import EVERY_S, MinuteRing
 from cadenza.observe.worker_metrics import Family, WorkerMetrics, read_families
-from cadenza.parts.site.asgi import AsgiAdapter, AsgiApp
-from cadenza.parts.site.chat.stream import WebChat
-from cadenza.parts.site.settings import SiteParts, SiteSettings
 from cadenza.process import memory_room
 from cadenza.routing.catalogue import Catalogue, ServedClass, Snapshot
 from cadenza.routing.prompt import Character
@@ -73,7 +70,6 @@ FIXED_SECTIONS = (
     "server",
     "store",
     "shared_state",
-    "platform",
     "retention",
 )  # a reload does not change them, and neither most tables of parts
 
@@ -96,9 +92,7 @@ class App:
         token = settings.server.metrics_token
         self._workers = WorkerMetrics(observer.metrics, workers_folder) if workers_folder else None
         render = self._workers.render if self._workers else None
-        names = HostNames(settings.platform.base_url)
-        self._chat = WebChat(log, settings.platform.base_url, settings.retention)
-        self._pages = AsgiAdapter(self._build_pages, log)
+        names = HostNames(settings.site_url)
         self._started = AsyncExitStack()
         self._retiring: set[asyncio.Task[None]] = set()
         self._minutes = MinuteRing()
@@ -133,31 +127,9 @@ class App:
     async def _serve_page(self, exchange: Exchange) -> None:
         self.gateway.in_flight.key_digests[exchange] = NO_KEY
         try:
-            await self._pages.serve(exchange)
+            await self._service.serve_page(exchange)
         finally:
             self.gateway.in_flight.end(exchange)
-
-    def _build_pages(self) -> AsgiApp:
-        """The site is imported with its first page: a service that only serves the API does without it."""
-        from cadenza.parts.site.application import build_site  # noqa: PLC0415 import time
-
-        site = build_site(
-            SiteParts(
-                gateway=self.gateway,
-                rates=self._shared.rates,
-                log=self._log,
-                settings=site_settings(self._settings),
-                class_rules=lambda class_id: class_rules(self._settings, class_id),
-                read_metrics=self._read_metrics,
-                minutes=self._minutes,
-                health=self._health,
-                markdown=self._chat.markdown,
-                post=self._service.post,
-                made=self._service.made,
-            )
-        )
-        gc.freeze()  # as after the start: a full collection would take 60 ms more
-        return site
 
     async def _read_metrics(self) -> list[Family]:
         """The metrics of all workers, or of this process if it is the only one."""
@@ -201,12 +173,10 @@ class App:
         epoch = await epochs.current(self._store, epochs.CLASSES)  # first: a later change is seen as a later epoch
         self.gateway = await self._build_gateway()
         self._router = Router(self.gateway)
-        self._router.add(self._chat.endpoints)
         await self._enter_parts(stack)
         await stack.enter_async_context(running(asyncio.to_thread(self.gateway.dispatcher.tokenizer.load)))
         await self._shared.start()
         stack.push_async_callback(self._shared.stop)
-        stack.push_async_callback(self._chat.markdown.stop)
         await self._presence.start()
         stack.push_async_callback(self._presence.stop)
         if self._store.process_locks:
@@ -248,7 +218,6 @@ class App:
             read_metrics=self._read_metrics,
             class_rules=lambda class_id: class_rules(self._settings, class_id),
             retire=self._retire,
-            site_url=self._settings.platform.base_url,
         )
         for part in parts.having("run"):
             if part.is_default or self._settings.tables.keys() & part.tables:
@@ -453,20 +422,6 @@ def open_shared_state(settings: Settings, observer: Observer) -> SharedState:
     assert part, "the config has checked it"
     opened: OpenSharedState = part.load("open").open_shared_state
     return opened(settings.shared_state.url, settings.server.workers, observer)
-
-
-def site_settings(settings: Settings) -> SiteSettings:
-    site = settings.platform
-    return SiteSettings(
-        base_url=site.base_url,
-        sign_up=site.sign_up,
-        opening_credit_nano=site.opening_credit_nano,
-        opening_credits_per_hour=site.opening_credits_per_hour,
-        region=settings.store.region,
-        has_config=settings.source is not None,
-        secret_key=site.secret_key,
-        retention=settings.retention,
-    )
 
 
 def build_from_environment() -> App:

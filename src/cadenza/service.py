@@ -12,9 +12,11 @@ from cadenza.fleet.presence import Presence
 from cadenza.fleet.shared import SharedState
 from cadenza.gateway.api import Router, ServeApi
 from cadenza.gateway.gateway import Gateway
+from cadenza.http.exchange import Exchange
 from cadenza.observe import Log, Observer
 from cadenza.observe.minutes import MinuteRing
 from cadenza.observe.worker_metrics import ReadMetrics
+from cadenza.server.probes import refuse_page
 from cadenza.server.service_health import ServiceHealth
 from cadenza.store.store import Store
 
@@ -36,9 +38,9 @@ class Service(msgspec.Struct, kw_only=True):
     class_rules: Callable[[str], ClassRules]  # what the config says about a class, as it was last read
     retire: Callable[[Callable[[], Awaitable[None]]], None]  # stop something, after the requests that may use it
     serve_api: ServeApi  # the requests to what the router has
+    serve_page: Callable[[Exchange], Awaitable[None]] = refuse_page  # all other requests
     on_reload: dict[str, Callable[[Settings], None]] = {}  # what follows a change of this table; the others are fixed
     post: Post | None = None  # for e-mails; None: none is sent
-    site_url: str | None = None  # where its pages are, if the config says it
     made: dict[type, object] = {}  # by parts in their `run`, for their pages
 
 

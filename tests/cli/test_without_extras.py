@@ -11,7 +11,6 @@ import msgspec
 import pytest
 from packaging.requirements import Requirement
 
-from cadenza.core.extras import EXTRAS
 from cadenza.parts import PARTS
 from tests.bare import PROJECT, commands, make_bare, packages_of
 from tests.cli.conftest import PASSWORD
@@ -64,7 +63,7 @@ NEEDED = {
     "class suite check": "evaluation",
     "class suite check plain.jsonl": "evaluation",
     "memory list": "grounding",
-    "account link operator": "pages",
+    "account link operator": "site",
     "class evaluate forte --candidate acme/larger --suite plain.jsonl": "evaluation",
 }
 CONFIGS = {
@@ -114,7 +113,7 @@ def folder(made: Path, tmp_path: Path) -> Path:
 
 def test_each_extra_has_its_modules() -> None:
     """The modules that are named for each extra are what its requirements bring, and `all` has the usual extras."""
-    named = EXTRAS | {part.name: part.packages for part in PARTS}
+    named = {part.name: part.packages for part in PARTS}
     named["embedded"] = ("xllamacpp",)  # without it the part works: its command installs the model
     extras = dict(PROJECT["optional-dependencies"])
     assert re.findall(r"\w+", extras.pop("all")[0]) == ["cadenza", *sorted(named.keys() - {"embedded", "otlp"})]
@@ -156,8 +155,8 @@ def test_a_gateway_serves_without_extras(upstream: LoopbackUpstream, bare: dict[
                 serving = Serving(process, printed)
                 serving.wait_until_ready()
                 assert RawClient(serving.port, deployment.key).chat().status == 200
-                assert serving.get("/")[0] == 501
-                assert "Pages     not installed; to install them: pip install 'cadenza[pages]'\n" in printed.read_text()
+                assert serving.get("/")[0] == 404
+                assert "Pages     not installed; to install them: pip install 'cadenza[site]'\n" in printed.read_text()
                 assert "Operator" not in printed.read_text()
             finally:
                 process.terminate()

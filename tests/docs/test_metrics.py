@@ -3,6 +3,7 @@
 import re
 
 from cadenza.observe import Metrics
+from cadenza.parts.grounding.metrics import GroundingMetrics
 from cadenza.parts.grounding.search.engines import base
 from tests.docs.markdown import PAGES, ROOT, code
 
@@ -13,7 +14,9 @@ NAME = re.compile(r"\b(?:cadenza|process)_[a-z_]+\b")
 
 def served_metrics() -> set[str]:
     """The names on /metrics, without the time stamps that the library adds to counters."""
-    lines = Metrics().render().decode()
+    metrics = Metrics()
+    GroundingMetrics(metrics.registry)
+    lines = metrics.render().decode()
     return {name for name in re.findall(r"^# TYPE (\w+)", lines, re.MULTILINE) if not name.endswith("_created")}
 
 

@@ -53,12 +53,12 @@ from cadenza.parts.protocols.translators import TRANSLATORS
 from cadenza.parts.site.chat.markdown.messages import TASK_CHARS_MAX, RenderTask
 from cadenza.parts.site.chat.markdown.render import HtmlRenderer
 from cadenza.parts.site.cookies import Origin, read_cookie
+from tests import made_files as made
 from tests.hostile.grammar import Grammar, Growth, Recipe
 from tests.hostile.head_maker import FIELDS, QUERIES, TAILS
 from tests.hostile.head_maker import HEAD_BYTES as HTTP_HEAD_BYTES
 from tests.hostile.search import Target
 from tests.hostile.test_imports import Pages
-from tests.parts.grounding.files import made_files as made
 
 KIB, MIB = 1024, 1024 * 1024
 TODAY = date(2026, 11, 19)

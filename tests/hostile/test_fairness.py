@@ -19,7 +19,7 @@ from cadenza.parts.grounding.files.reader import MIB, DocumentReader, ReaderBusy
 from cadenza.parts.site.chat.markdown import messages
 from cadenza.parts.site.chat.markdown.messages import RenderTask
 from cadenza.parts.site.chat.markdown.process import MarkdownRenderer, RenderLimits
-from tests.hostile.test_documents import sent
+from tests.parts.grounding.hostile.test_documents import sent
 
 WAIT_S = 200.0  # of a busy machine
 LIMITS = ChildLimits(cpu_s=5, memory_bytes=768 * MIB)

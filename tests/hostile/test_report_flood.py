@@ -12,11 +12,10 @@ from collections.abc import Iterator
 import pytest
 
 from cadenza.core.spans import DAY_MS
-from cadenza.parts.grounding.notes import add_note
 from cadenza.store.report_turns import WAITING_MAX
 from tests.load import Connection, ConnectionPool
 from tests.loopback import LoopbackUpstream
-from tests.migrated import STORE_WAIT_S, run_aside, with_store
+from tests.migrated import STORE_WAIT_S
 from tests.raw_client import RawClient
 from tests.service import CREDIT_NANO, Service, now_ms, wait_until
 from tests.service_config import classes_spec
@@ -67,8 +66,7 @@ async def test_chats_of_others_are_served_with_their_notes(
     service: Service, busy_key: str, upstream: LoopbackUpstream
 ) -> None:
     """While 32 connections ask for reports of one account, every chat of another has the notes of its owner."""
-    account_id = service.ledger.query("SELECT id FROM accounts WHERE email = ?", "owner@example.org")[0]["id"]
-    run_aside(lambda: with_store(f"sqlite:///{service.store}", lambda db: add_note(db, account_id, NOTE, now_ms())))
+    assert service.cli("memory", "add", "--account", "owner@example.org", NOTE).returncode == 0
     pool, statuses = ConnectionPool(service.port), Counter[int]()
     is_begun, is_over = asyncio.Event(), asyncio.Event()
 

@@ -9,7 +9,7 @@ import msgspec
 
 from cadenza.core.records import Cap
 from cadenza.core.spans import month_of
-from cadenza.ledger.rules import Held, Repeated
+from cadenza.ledger.rules import HeldCredit, Repeated
 from tests.simulation.clients import Chat
 from tests.simulation.commands import CapChange
 from tests.simulation.database import Changes
@@ -288,7 +288,7 @@ class Checks:
             self.fail("a whole reply is charged what is due", f"{name}: {charged_nano} of {chat.due_nano}")
         if charged_nano > (most_nano := self._most(chat)):
             self.fail("nobody pays for more than was delivered", f"{name}: {charged_nano} of {most_nano}")
-        if process.state != "gone" and isinstance(chat.answer, Held):
+        if process.state != "gone" and isinstance(chat.answer, HeldCredit):
             if chat.registered_as == process.presence.name and not process.presence.is_swept:
                 self._check_certain(chat, charged_nano)
             elif chat.due_nano is not None:
@@ -298,12 +298,12 @@ class Checks:
 
     @staticmethod
     def _exceeds_hold(chat: Chat) -> bool:
-        return isinstance(chat.answer, Held) and (chat.due_nano or 0) > chat.answer.amount_nano
+        return isinstance(chat.answer, HeldCredit) and (chat.due_nano or 0) > chat.answer.amount_nano
 
     def _is_paid(self, chat: Chat, charged_nano: int) -> bool:
         """Whether a reply is charged what is due. What is due beyond the hold is charged as far as there is credit."""
         assert chat.due_nano is not None
-        assert isinstance(chat.answer, Held)
+        assert isinstance(chat.answer, HeldCredit)
         is_rich = self._world.plan.accounts[chat.request.account].credit_nano >= RICH_NANO
         if self._exceeds_hold(chat) and not (is_rich and chat.key_id not in self._world.operator.caps):
             return chat.answer.amount_nano <= charged_nano <= chat.due_nano

@@ -10,7 +10,7 @@ from cadenza.core.records import Outcome, Principal, ReplyResult, RequestStep, R
 from cadenza.core.tokens import Tokenizer
 from cadenza.gateway.billing import Credit, allowance
 from cadenza.gateway.request import RequestRecord
-from cadenza.ledger.rules import Held, Hold, Insufficient, Repeated
+from cadenza.ledger.rules import HeldCredit, Hold, Insufficient, Repeated
 from cadenza.routing.prompt import Character, PromptSize
 from cadenza.store.tables import keys
 from cadenza.store.tables.keys import FoundKey
@@ -57,7 +57,7 @@ class Chat(msgspec.Struct, eq=False):
     prompt_tokens: int  # as we count them
     price: TokenPrice  # of the time at which it begins, by the clock of its process
     is_asked: bool = False
-    answer: Held | Insufficient | Repeated | None = None  # of the ledger
+    answer: HeldCredit | Insufficient | Repeated | None = None  # of the ledger
     registered_as: str = ""  # the name of its process when its credit was held
     delivered_tokens: int = 0
     deliveries: list[tuple[float, int]] = []  # when how many tokens were delivered, of a stream

@@ -221,7 +221,7 @@ class Operator:
         name, now_ms, amount_nano = f"voucher {command.number}", self._now_ms(), command.amount_nano
         if name not in self.effects:
             self._effect(name, name).may_be(amount_nano)
-            voucher = Voucher(name, code_prefix(code), amount_nano, "", now_ms)
+            voucher = Voucher(id=name, prefix=code_prefix(code), amount_nano=amount_nano, created_at=now_ms)
             await self.store.transact(lambda tx: vouchers.add_all(tx, [(digest_code(code), voucher)]))
         count = len(self._world.plan.accounts)
         names = [self._world.plan.accounts[(command.account + number) % count].name for number in range(2)]

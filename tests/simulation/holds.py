@@ -18,7 +18,7 @@ from cadenza.core.records import Outcome
 from cadenza.core.spans import month_of
 from cadenza.core.tokens import OUTPUT_TOKENS_MIN
 from cadenza.ledger.backlog import Answer
-from cadenza.ledger.rules import Held, Hold, Insufficient, Repeated
+from cadenza.ledger.rules import HeldCredit, Hold, Insufficient, Repeated
 from cadenza.ledger.writer import LedgerWriter
 
 if TYPE_CHECKING:
@@ -35,13 +35,13 @@ class WatchedLedger(LedgerWriter):
     watch: "HoldWatch | None" = None
     process: "Process"
 
-    def hold_now(self, hold: Hold) -> Held | None:
+    def hold_now(self, hold: Hold) -> HeldCredit | None:
         held = super().hold_now(hold)
         if held and self.watch and not self.watch.is_waiting(hold):
             self.watch.answered(self.watch.asked(self.process, hold), held)
         return held
 
-    async def hold(self, hold: Hold) -> Held | Insufficient | Repeated:
+    async def hold(self, hold: Hold) -> HeldCredit | Insufficient | Repeated:
         if self.watch is None:
             return await super().hold(hold)
         claim = self.watch.asked(self.process, hold)
@@ -99,12 +99,12 @@ class HoldWatch:
     def is_waiting(self, hold: Hold) -> bool:
         return hold.completion_id in self._waiting[hold.account_id]
 
-    def answered(self, claim: Claim, answer: Held | Insufficient | Repeated) -> None:
+    def answered(self, claim: Claim, answer: HeldCredit | Insufficient | Repeated) -> None:
         del self._waiting[claim.hold.account_id][claim.hold.completion_id]
         self._look(claim)
         chat = self._world.chat_of[claim.hold.completion_id]
         chat.answer, chat.registered_as = answer, claim.name
-        if isinstance(answer, Held):
+        if isinstance(answer, HeldCredit):
             self._change(claim, answer.amount_nano - claim.amount_nano)
             claim.amount_nano = answer.amount_nano
             self._set_running(claim, is_running=True)
@@ -113,7 +113,7 @@ class HoldWatch:
                 self._check_covered(claim.hold.account_id)
         else:
             self._drop(claim)
-        if not isinstance(answer, Repeated) and (isinstance(answer, Held) or claim.hold.is_counted):
+        if not isinstance(answer, Repeated) and (isinstance(answer, HeldCredit) or claim.hold.is_counted):
             self._judge(claim, answer)
 
     def abandoned(self, claim: Claim) -> None:
@@ -176,9 +176,9 @@ class HoldWatch:
             left_nano = limit_nano - others_nano - (spent_nano if started_in == month else 0)
             claim.payable_nano = min(claim.payable_nano, left_nano if started_in >= month else -1)
 
-    def _judge(self, claim: Claim, answer: Held | Insufficient) -> None:
+    def _judge(self, claim: Claim, answer: HeldCredit | Insufficient) -> None:
         hold, checks = claim.hold, self._world.checks
-        got_tokens = answer.allowance_tokens if isinstance(answer, Held) else 0
+        got_tokens = answer.allowance_tokens if isinstance(answer, HeldCredit) else 0
         least_tokens = min(OUTPUT_TOKENS_MIN, hold.allowance_tokens)
         price = self._world.chat_of[hold.completion_id].price
         prompt_tokens = min(hold.prompt_tokens, self._world.chat_of[hold.completion_id].prompt_tokens)

@@ -52,7 +52,8 @@ def test_a_mutant_is_found(name: str, rule: str, tmp_path: Path) -> None:
 
 def test_a_source_that_cannot_be_imported_is_not_found(tmp_path: Path) -> None:
     """It breaks no rule: it fails."""
-    mutant = Mutant("broken", "", [Edit("ledger/rules.py", "SHORT = Short()", "SHORT = Short(")])
+    edit = Edit("ledger/rules.py", "RESERVED_ELSEWHERE = ReservedElsewhere()", "RESERVED_ELSEWHERE = (")
+    mutant = Mutant("broken", "", [edit])
     write_mutant(mutant, tmp_path)
     result, finding = simulate(tmp_path, mutant, seeds=1, seconds=60)
     assert (result, finding.seed) == ("failed (1)", None)

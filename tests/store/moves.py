@@ -22,7 +22,7 @@ from cadenza.ledger import check, credit, sweeps, transaction
 from cadenza.ledger.backlog import Answer
 from cadenza.ledger.cap_rows import set_cap
 from cadenza.ledger.check import Violation
-from cadenza.ledger.rules import Demand, End, Ended, Held, Hold, Insufficient, Repeated, Taken
+from cadenza.ledger.rules import Demand, End, Ended, HeldCredit, Hold, HoldResult, Insufficient, Repeated
 from cadenza.ledger.statement import Entry
 from cadenza.ledger.timing import USUAL_TIMING, LedgerTiming
 from cadenza.ledger.transaction import AccountMoves, Applied
@@ -170,7 +170,7 @@ async def register(store: Store, process: str = PROCESS) -> None:
     await store.transact(work)
 
 
-async def take(store: Store, hold: Hold, process: str = PROCESS) -> Taken:
+async def take(store: Store, hold: Hold, process: str = PROCESS) -> HoldResult:
     """Take a hold in the store, as a process that has nothing to spare."""
     await register(store, process)
     final = msgspec.structs.replace(hold, is_final=True)
@@ -299,14 +299,14 @@ async def writing(
             await writer.presence.stop()
 
 
-async def hold_all(writer: LedgerWriter, wanted: Iterable[Hold]) -> list[Held | Insufficient | Repeated]:
+async def hold_all(writer: LedgerWriter, wanted: Iterable[Hold]) -> list[HeldCredit | Insufficient | Repeated]:
     """Take all holds at the same moment, so that they share a batch."""
     return await asyncio.gather(*(writer.hold(hold) for hold in wanted))
 
 
 async def queue_all(
     writer: LedgerWriter, wanted: Iterable[Hold]
-) -> list["asyncio.Task[Held | Insufficient | Repeated]"]:
+) -> list["asyncio.Task[HeldCredit | Insufficient | Repeated]"]:
     """Queue holds without waiting for them: an outcome that follows at once is in the same batch."""
     queued = [asyncio.create_task(writer.hold(hold)) for hold in wanted]
     await asyncio.sleep(0)

@@ -8,7 +8,7 @@ from multiprocessing.connection import Connection
 
 from cadenza.core.records import Usage
 from cadenza.fleet.key_cache import KeyCache
-from cadenza.ledger.rules import Ended, Held
+from cadenza.ledger.rules import Ended, HeldCredit
 from cadenza.store.address import open_store
 from tests.store.forked import listen
 from tests.store.moves import ALONE, PATIENCE_S, QUIET, end_all, hold_all, make_hold, make_outcome, writing
@@ -29,7 +29,7 @@ async def main(line: Connection, url: str, digest: str) -> None:
             found = await key_cache.find(bytes.fromhex(digest))
             assert writer.presence.is_fresh
             is_live = found is not None and found.revoked_at is None
-            assert isinstance(await writer.hold(make_hold("b2", account="b")), Held)
+            assert isinstance(await writer.hold(make_hold("b2", account="b")), HeldCredit)
             names = {"plain": "a", "keyed": "a", "b1": "b", "b2": "b"}
             ended = await end_all(writer, [make_outcome(name, WHOLE, account=of) for name, of in names.items()])
             charged = [one.charged_nano for one in ended if isinstance(one, Ended)]

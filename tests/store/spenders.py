@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 
 from cadenza.core.records import Usage
 from cadenza.fleet.presence import HeartbeatBounds
-from cadenza.ledger.rules import Ended, Held
+from cadenza.ledger.rules import Ended, HeldCredit
 from cadenza.ledger.timing import LedgerTiming
 from cadenza.ledger.writer import LedgerWriter
 from cadenza.store.address import open_store
@@ -59,7 +59,7 @@ async def request(writer: LedgerWriter, name: str, seed: str, mix: str, chance: 
     usage = chance.choice([whole, Usage(100, 3), Usage(100, 40), None]) if mix == "mixed" else whole
     if mix == "capped":
         usage = Usage(100, 40)
-    if not isinstance(await writer.hold(hold), Held):
+    if not isinstance(await writer.hold(hold), HeldCredit):
         return 0, 0
     ended = await writer.end(make_outcome(completion_id, usage, account=account))
     assert isinstance(ended, Ended)

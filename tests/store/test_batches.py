@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cadenza.core.records import Usage
 from cadenza.ledger import transaction
-from cadenza.ledger.rules import Demand, End, Held, Hold
+from cadenza.ledger.rules import Demand, End, HeldCredit, Hold
 from cadenza.ledger.transaction import AccountMoves, Applied
 from cadenza.store.address import open_store
 from cadenza.store.schema import entries, reserves, usage
@@ -131,7 +131,7 @@ async def tell(
         [applied] = (await apply(store, batch)).values()
         charged_nano[name] += sum(one.charged_nano for one in applied.ended)
         answers = zip(wanted, applied.answers, strict=True)
-        running[name] += [(hold, one.amount_nano) for hold, one in answers if isinstance(one, Held)]
+        running[name] += [(hold, one.amount_nano) for hold, one in answers if isinstance(one, HeldCredit)]
         now = applied.account
         assert await money(store, names[name]) == (now.balance_nano, now.held_nano)
         assert (await reserves_of(store, names[name])).get(PROCESS, 0) == now.reserve_nano == now.held_nano

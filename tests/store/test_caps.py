@@ -8,7 +8,7 @@ import pytest
 
 from cadenza.core.records import Cap, Usage
 from cadenza.ledger.caps import CapStatus
-from cadenza.ledger.rules import Ended, Held, Insufficient
+from cadenza.ledger.rules import Ended, HeldCredit, Insufficient
 from cadenza.ledger.timing import LedgerTiming
 from cadenza.ledger.writer import LedgerWriter
 from cadenza.store.schema import accounts, cap_holds, caps, keys
@@ -54,9 +54,9 @@ async def rich(store: Store) -> AsyncIterator[Store]:
     assert await rows_of(store, cap_holds) == []
 
 
-async def hold(writer: LedgerWriter, completion_id: str, started_at: int = NOW_MS) -> Held:
+async def hold(writer: LedgerWriter, completion_id: str, started_at: int = NOW_MS) -> HeldCredit:
     answer = await writer.hold(make_hold(completion_id, is_capped=True, started_at=started_at))
-    assert isinstance(answer, Held)
+    assert isinstance(answer, HeldCredit)
     return answer
 
 
@@ -107,7 +107,7 @@ async def test_other_keys_of_the_account_are_not_capped(rich: Store) -> None:
     async with writing(rich) as (writer, _):
         for number in range(3):
             answer = await writer.hold(make_hold(f"r{number}", key_id="key_free"))
-            assert answer == Held(WHOLE_NANO, 50)
+            assert answer == HeldCredit(WHOLE_NANO, 50)
             await end(writer, f"r{number}", Usage(100, 50))
         await refused(writer, "r9")
     assert await figures(rich) == (0, 0)
@@ -291,7 +291,7 @@ async def test_exactly_the_payable_requests_of_many_are_held(rich: Store, payabl
     wanted = [make_hold(f"r{number}", allowance_tokens=16, is_capped=True) for number in range(100)]
     async with writing(rich) as (writer, _):
         answers = await hold_all(writer, wanted)
-        held = [one for one, answer in zip(wanted, answers, strict=True) if isinstance(answer, Held)]
+        held = [one for one, answer in zip(wanted, answers, strict=True) if isinstance(answer, HeldCredit)]
         assert len(held) == payable
         assert await figures(rich) == (0, payable * ONE_NANO)
         for one in held:

@@ -11,7 +11,7 @@ from cadenza.core.errors import ControlError
 from cadenza.core.records import COMMAND_LINE, Usage
 from cadenza.core.spans import Span
 from cadenza.ledger import check, credit
-from cadenza.ledger.rules import Held
+from cadenza.ledger.rules import HeldCredit
 from cadenza.store.schema import entries
 from cadenza.store.store import Store
 from cadenza.store.tables import accounts
@@ -66,7 +66,7 @@ async def test_a_correction_takes_what_is_held_when_it_is_free(store: Store) -> 
     """What a request holds is a debt until it ends. More than the balance is refused, and changes nothing."""
     await fund(store, 5 * DOLLAR_NANO)
     hold = make_hold()
-    assert isinstance(await take(store, hold), Held)
+    assert isinstance(await take(store, hold), HeldCredit)
     with pytest.raises(ControlError, match=r"5\.000000001 dollars cannot be taken .*: the balance is 5\.00\."):
         await correct(store, -5 * DOLLAR_NANO - 1)
     done = await correct_credit(store, EMAIL, -5 * DOLLAR_NANO, "a mistake", COMMAND_LINE, NOW_MS)
@@ -88,7 +88,7 @@ async def test_what_a_process_reserved_without_need_is_asked_back(store: Store) 
     async with writing(store) as (writer, _):
         hold = make_hold()
         held = await writer.hold(hold)
-        assert isinstance(held, Held)
+        assert isinstance(held, HeldCredit)
         assert (await money(store))[1] > held.amount_nano
 
         await correct(store, held.amount_nano - 5 * DOLLAR_NANO)

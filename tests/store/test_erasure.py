@@ -8,10 +8,9 @@ import pytest
 from cadenza.control.account.accounts import NewAccount, add_account, get_account, resume_account
 from cadenza.control.account.erasure import Erased, erase_account
 from cadenza.core.errors import ControlError
-from cadenza.core.records import COMMAND_LINE, Operator, Owner, Usage
+from cadenza.core.records import COMMAND_LINE, Operator, Usage
 from cadenza.ledger import credit
-from cadenza.ledger.rules import Held
-from cadenza.parts.grounding.notes import add_note
+from cadenza.ledger.rules import HeldCredit
 from cadenza.store import schema
 from cadenza.store.schema import accounts, entries, metadata, usage
 from cadenza.store.sqlite.store import SqliteStore
@@ -43,6 +42,8 @@ def personal_rows(account: str, blob: str) -> list[str]:
         f"INSERT INTO totp VALUES ('{account}', {blob}, 0, 1)",
         f"INSERT INTO recovery_codes VALUES ('{account}', {blob})",
         f"INSERT INTO passkeys VALUES ({blob}, '{account}', '{SECRET}', {blob}, 1, 1, NULL)",
+        f"INSERT INTO notes VALUES ('note_{account}', '{account}', '{SECRET}', 1, 1)",
+        f"UPDATE accounts SET note_count = 1 WHERE id = '{account}'",
         f"INSERT INTO idempotency VALUES ('{account}', {blob}, 'c', 'r', 1, NULL)",
         f"""INSERT INTO request_details (request_id, account_id, key_id, endpoint, class_id, provider, model, status,
         cause, fault, is_charged, ended_at, duration_ms, steps)
@@ -67,7 +68,6 @@ async def fill(store: Store) -> None:
         await rows.add_account(store, account_id)
         await add_key(store, f"key_{letter}", account_id=account_id)
         await store.transact(lambda tx, one=account_id: credit.grant(tx, one, DOLLAR_NANO, "a gift", NOW_MS))  # type: ignore[misc]
-        await add_note(store, Owner(account_id, EMAIL), SECRET, NOW_MS)
         await run_sql(store, *personal_rows(account_id, blob_of(store, letter)))
     await run_sql(
         store,
@@ -174,7 +174,7 @@ async def test_the_audit_log_is_append_only_otherwise(filled: Store, change: str
 
 async def test_the_books_still_add_up(filled: Store) -> None:
     """Entries and usage stay under the id; what was left is forfeited by a correction, and the check finds nothing."""
-    assert isinstance(await take(filled, make_hold("r1")), Held)
+    assert isinstance(await take(filled, make_hold("r1")), HeldCredit)
     await finish(filled, make_hold("r1"), Usage(100, 50))
     charged_nano = DOLLAR_NANO - (await money(filled))[0]
     assert await erase(filled) == Erased(OWNER, DOLLAR_NANO - charged_nano)
@@ -190,7 +190,7 @@ async def test_the_books_still_add_up(filled: Store) -> None:
 
 async def test_an_account_with_running_requests_is_not_erased(filled: Store) -> None:
     """The message says what holds it and what to do; nothing is changed, and afterwards it works."""
-    assert isinstance(await take(filled, make_hold("r1")), Held)
+    assert isinstance(await take(filled, make_hold("r1")), HeldCredit)
     before = await table_of(filled, OWNER)
     with pytest.raises(ControlError, match=r"hold 0\.0000025 dollars. Run 'cadenza account suspend acct_a@example"):
         await erase(filled)
@@ -200,15 +200,13 @@ async def test_an_account_with_running_requests_is_not_erased(filled: Store) -> 
 
 
 async def test_the_keys_stop_and_nothing_brings_the_account_back(filled: Store) -> None:
-    """Its key is unknown, its address has no account, and it cannot be resumed or get notes."""
+    """Its key is unknown, its address has no account, and it cannot be resumed."""
     [digest] = [bytes(row.digest) for row in await rows_of(filled, schema.keys) if row.account_id == OWNER]
     await erase(filled)
     assert await keys.look_up(filled, digest) is None
     for email in (EMAIL, "erased-acct_a"):
         with pytest.raises(ControlError, match="There is no account"):
             await resume_account(filled, email, COMMAND_LINE, LATER_MS)
-    with pytest.raises(ControlError):
-        await add_note(filled, Owner(OWNER, EMAIL), "a late note", LATER_MS)
     with pytest.raises(ControlError, match="There is no account"):
         await erase(filled)
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from cadenza.core.records import Usage
-from cadenza.ledger.rules import Ended, Held
+from cadenza.ledger.rules import Ended, HeldCredit
 from cadenza.ledger.writer import LedgerWriter
 from cadenza.store.schema import idempotency, reserves
 from cadenza.store.sqlite.store import SqliteStore
@@ -66,7 +66,7 @@ async def no_answer(writer: LedgerWriter) -> None:
 async def check_recovery(store: Store, writer: LedgerWriter) -> None:
     """The charge is written once, and what was told to have failed holds nothing and has used no key."""
     await asyncio.wait_for(writer.drained(), SOON_S)
-    assert isinstance(await writer.hold(make_hold("again", key=KEY)), Held)
+    assert isinstance(await writer.hold(make_hold("again", key=KEY)), HeldCredit)
     await writer.end(make_outcome("again"))
     assert await writer.end(make_outcome("r2", Usage(100, 1))) == Ended(1030)
     assert (await money(store))[0] == DOLLAR_NANO - 2 * 1030

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from cadenza.core.records import Usage
-from cadenza.ledger.rules import Ended, Held
+from cadenza.ledger.rules import Ended, HeldCredit
 from cadenza.store.schema import accounts, entries, usage
 from cadenza.store.store import Store, StoreRefused
 from tests.store.aside import transaction
@@ -101,7 +101,7 @@ async def test_simultaneous_holds_never_overdraw(store: Store) -> None:
     await fund(store, 3 * PRICE.quote(100, 16) + 5)
     wanted = [make_hold(f"r{number}", allowance_tokens=16) for number in range(40)]
     answers = await asyncio.gather(*(take(store, hold, f"proc_{hold.completion_id}") for hold in wanted))
-    assert sum(isinstance(answer, Held) for answer in answers) == 3
+    assert sum(isinstance(answer, HeldCredit) for answer in answers) == 3
     assert await money(store) == (3 * PRICE.quote(100, 16) + 5, 3 * PRICE.quote(100, 16))
 
 

@@ -5,7 +5,7 @@ import asyncio
 from cadenza.core.records import Usage
 from cadenza.core.spans import DAY_MS
 from cadenza.ledger import credit, idempotency_keys
-from cadenza.ledger.rules import Held, Insufficient, Repeated
+from cadenza.ledger.rules import HeldCredit, Insufficient, Repeated
 from cadenza.store.schema import idempotency
 from cadenza.store.store import Store
 from tests.store.aside import transaction
@@ -39,7 +39,7 @@ async def keys_kept(store: Store) -> int:
 async def test_a_key_is_used_while_its_request_runs_and_after(store: Store) -> None:
     """The second request gets both ids of the first, holds nothing and pays nothing."""
     await fund(store, DOLLAR_NANO)
-    assert isinstance(await take(store, FIRST), Held)
+    assert isinstance(await take(store, FIRST), HeldCredit)
     held = await money(store)
     assert await take(store, make_hold("r2", key=KEY)) == REPEATED
     assert await money(store) == held
@@ -98,7 +98,7 @@ async def test_a_dead_process_frees_the_keys_of_its_unfinished_requests(store: S
     await sweep_process(store)
     assert await take(store, make_hold("r4", key=KEY)) == REPEATED
     assert await take(store, make_hold("r5", key=OTHER_KEY)) == Repeated("r2", "req-r2")
-    assert isinstance(await take(store, make_hold("r6", key=b"u" * 32)), Held)
+    assert isinstance(await take(store, make_hold("r6", key=b"u" * 32)), HeldCredit)
     assert await findings(store) == []
 
 
@@ -108,7 +108,7 @@ async def test_of_many_requests_at_one_moment_one_is_held(store: Store) -> None:
     answers = await asyncio.gather(
         *(take(store, make_hold(f"r{number}", key=KEY), f"proc_{number}") for number in range(20))
     )
-    (held,) = [f"r{number}" for number, answer in enumerate(answers) if isinstance(answer, Held)]
+    (held,) = [f"r{number}" for number, answer in enumerate(answers) if isinstance(answer, HeldCredit)]
     assert answers.count(Repeated(held, f"req-{held}")) == 19
 
 
@@ -128,7 +128,7 @@ async def test_of_two_retries_at_one_moment_one_is_held(store: Store, url: str) 
         ]
         assert await come_to_wait(store, 2)
     answers = await asyncio.gather(*retries)
-    assert sorted(type(answer).__name__ for answer in answers) == ["Held", "Repeated"]
+    assert sorted(type(answer).__name__ for answer in answers) == ["HeldCredit", "Repeated"]
 
 
 async def test_keys_belong_to_their_account(store: Store) -> None:
@@ -136,7 +136,7 @@ async def test_keys_belong_to_their_account(store: Store) -> None:
     await fund(store, DOLLAR_NANO)
     await fund(store, DOLLAR_NANO, "b")
     wanted = [FIRST, make_hold("r2", key=OTHER_KEY), make_hold("r3", key=KEY, account="b")]
-    assert [type(await take(store, hold)) for hold in wanted] == [Held, Held, Held]
+    assert [type(await take(store, hold)) for hold in wanted] == [HeldCredit, HeldCredit, HeldCredit]
 
 
 async def test_a_released_request_frees_its_key(store: Store) -> None:
@@ -144,7 +144,7 @@ async def test_a_released_request_frees_its_key(store: Store) -> None:
     await fund(store, DOLLAR_NANO)
     await take(store, FIRST)
     await finish(store, FIRST)
-    assert isinstance(await take(store, make_hold("r2", key=KEY)), Held)
+    assert isinstance(await take(store, make_hold("r2", key=KEY)), HeldCredit)
     assert await take(store, make_hold("r3", key=KEY)) == Repeated("r2", "req-r2")
 
 
@@ -162,7 +162,7 @@ async def test_a_key_is_good_again_after_a_day(store: Store) -> None:
     await take(store, FIRST)
     await finish(store, FIRST, Usage(100, 7))
     assert await take(store, make_hold("r2", key=KEY, started_at=NOW_MS + DAY_MS - 1)) == REPEATED
-    assert isinstance(await take(store, make_hold("r3", key=KEY, started_at=NOW_MS + DAY_MS)), Held)
+    assert isinstance(await take(store, make_hold("r3", key=KEY, started_at=NOW_MS + DAY_MS)), HeldCredit)
     assert await take(store, make_hold("r4", key=KEY, started_at=NOW_MS + DAY_MS + 1)) == Repeated("r3", "req-r3")
 
 
@@ -172,4 +172,4 @@ async def test_insufficient_credit_leaves_no_key(store: Store) -> None:
     assert isinstance(await take(store, FIRST), Insufficient)
     assert await keys_kept(store) == 0
     await store.transact(lambda tx: credit.grant(tx, "acct_a", DOLLAR_NANO, "", NOW_MS))
-    assert isinstance(await take(store, make_hold("r2", key=KEY)), Held)
+    assert isinstance(await take(store, make_hold("r2", key=KEY)), HeldCredit)

@@ -13,7 +13,7 @@ import pytest
 from cadenza.control.money.refunds import refund_request
 from cadenza.core.records import COMMAND_LINE, Cap, Usage
 from cadenza.ledger.rows import CORRECTED
-from cadenza.ledger.rules import Ended, Held, Repeated
+from cadenza.ledger.rules import Ended, HeldCredit, Repeated
 from cadenza.store.schema import entries, idempotency, usage
 from cadenza.store.store import Store
 from tests.store.moves import (
@@ -72,7 +72,7 @@ async def test_a_request_whose_key_was_freed_is_lost(rich: Store) -> None:
         await sweep_process(rich, writer.presence.name)
         assert await writer.end(make_outcome("r1", WHOLE)) == LOST
         assert (counted(metrics, "ledger_lost"), counted(metrics, "ledger_short_nano")) == (1, 0)
-        assert isinstance(await writer.hold(RETRY), Held)
+        assert isinstance(await writer.hold(RETRY), HeldCredit)
         assert await writer.end(make_outcome("r2", WHOLE)) == Ended(2500)
     assert await charged(rich) == {"r2": 2500}
     assert "not charged in full" in log.getvalue()
@@ -86,7 +86,7 @@ async def test_a_request_that_will_end_late_is_not_marked(rich: Store) -> None:
         await writer.hold(FIRST)
         writer.track("r1", Progress(7))
         await sweep_process(rich, writer.presence.name)
-        assert isinstance(await writer.hold(RETRY), Held)
+        assert isinstance(await writer.hold(RETRY), HeldCredit)
         assert await writer.end(make_outcome("r2", WHOLE)) == Ended(2500)
         await writer.mark()
         await sweep_process(rich, writer.presence.name)
@@ -103,7 +103,7 @@ async def test_ends_that_wait_while_the_process_begins_again_are_late_too(rich: 
         await sweep_process(rich, writer.presence.name)
         discovering = writer.hold(make_hold("b2", account="b", key=KEY))
         ending = writer.end(make_outcome("r1", WHOLE))
-        assert isinstance(await discovering, Held)
+        assert isinstance(await discovering, HeldCredit)
         assert await ending == LOST
         for name in ("b1", "b2"):
             await writer.end(make_outcome(name, account="b"))
@@ -134,7 +134,7 @@ async def test_in_any_order_at_most_one_request_of_a_key_is_charged_and_whole(ri
                 case "sweep":
                     await sweep_process(rich)
                 case "retry":
-                    has_retry = isinstance(await take(rich, retry, "proc_retry"), Held)
+                    has_retry = isinstance(await take(rich, retry, "proc_retry"), HeldCredit)
                 case "end of the retry" if has_retry:
                     if not (await finish(rich, retry, WHOLE, process="proc_retry")).is_lost:
                         whole.append("retry")
@@ -210,7 +210,7 @@ async def test_a_request_whose_key_is_used_by_a_retry_is_lost(rich: Store, is_ov
     async with writing(rich, timing=ALONE, bounds=QUIET) as (writer, _):
         await writer.hold(FIRST)
         await sweep_process(rich, writer.presence.name)
-        assert isinstance(await take(rich, RETRY), Held)
+        assert isinstance(await take(rich, RETRY), HeldCredit)
         if is_over:
             await finish(rich, RETRY, WHOLE)
         assert await writer.end(make_outcome("r1", WHOLE)) == LOST
@@ -225,7 +225,7 @@ async def test_a_retry_in_the_same_process_under_a_new_name_is_the_one_that_coun
     async with writing(rich, timing=ALONE, bounds=QUIET) as (writer, _):
         await writer.hold(FIRST)
         await sweep_process(rich, writer.presence.name)
-        assert isinstance(await writer.hold(RETRY), Held)
+        assert isinstance(await writer.hold(RETRY), HeldCredit)
         assert await writer.end(make_outcome("r1", WHOLE)) == LOST
         assert await writer.end(make_outcome("r2", WHOLE)) == Ended(2500)
     assert await charged(rich) == {"r2": 2500}

@@ -11,7 +11,7 @@ from cadenza.core.records import Cap, Usage
 from cadenza.ledger import check, credit
 from cadenza.ledger.check import RULES, CheckCounts, Violation
 from cadenza.ledger.export import PAGE, export
-from cadenza.ledger.rules import IDEMPOTENCY_MS, Held
+from cadenza.ledger.rules import IDEMPOTENCY_MS, HeldCredit
 from cadenza.ledger.writer import LedgerWriter
 from cadenza.store.sqlite.store import SqliteStore
 from cadenza.store.statements import Statement
@@ -399,7 +399,7 @@ async def spend(writer: LedgerWriter, name: str, chance: random.Random, is_enoug
     turns = itertools.count()
     while (turn := next(turns)) < 10 or not is_enough.is_set():
         completion_id = f"{name}-{turn}"
-        if isinstance(await writer.hold(make_hold(completion_id)), Held):
+        if isinstance(await writer.hold(make_hold(completion_id)), HeldCredit):
             usage = chance.choice([None, Usage(100, 10), Usage(100, 90)])
             await writer.end(make_outcome(completion_id, usage))
 

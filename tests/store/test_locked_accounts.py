@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from cadenza.core.records import Usage
-from cadenza.ledger.rules import Ended, Held
+from cadenza.ledger.rules import Ended, HeldCredit
 from cadenza.ledger.writer import LedgerWriter
 from cadenza.parts.postgres.connection import PostgresBounds
 from cadenza.parts.postgres.store import PostgresStore
@@ -87,7 +87,7 @@ async def test_locked_accounts_delay_no_others(store: Store, url: str, count: in
             answers = await asyncio.wait_for(asyncio.gather(*ends, *holds, return_exceptions=True), SOON_S)
             assert [type(one) for one in answers if not isinstance(one, StoreUnavailable)] in ([], [Ended])
         await writer.drained()
-        assert isinstance(await writer.hold(make_hold("l0-2", account="l0")), Held)
+        assert isinstance(await writer.hold(make_hold("l0-2", account="l0")), HeldCredit)
         await writer.end(make_outcome("l0-2", account="l0"))
     assert [await money(store, name) for name in names] == [(LITTLE_NANO - 1030, 0)] * count
     assert await findings(store) == []
@@ -96,7 +96,7 @@ async def test_locked_accounts_delay_no_others(store: Store, url: str, count: in
 async def serve_others(writer: LedgerWriter, number: int) -> None:
     """A request of each of the other accounts."""
     holds = [make_hold(f"{name}-{number}", account=name) for name in OTHERS]
-    assert {type(held) for held in await hold_all(writer, holds)} == {Held}
+    assert {type(held) for held in await hold_all(writer, holds)} == {HeldCredit}
     await end_all(writer, [make_outcome(f"{name}-{number}", account=name) for name in OTHERS])
 
 
@@ -111,7 +111,7 @@ async def test_a_request_of_a_locked_account_is_not_begun_on_its_reserve(store: 
             with pytest.raises(StoreUnavailable):
                 await writer.hold(make_hold("r3"))
         await writer.drained()
-        assert isinstance(await writer.hold(make_hold("r4")), Held)
+        assert isinstance(await writer.hold(make_hold("r4")), HeldCredit)
         await end_all(writer, [make_outcome("r2"), make_outcome("r4")])
     assert (await money(store), await findings(store)) == ((DOLLAR_NANO - 1030, 0), [])
 

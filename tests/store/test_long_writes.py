@@ -15,7 +15,7 @@ from cadenza.control.retention import RetentionKeeper
 from cadenza.core.records import COMMAND_LINE, Operator
 from cadenza.core.retention import RetentionLimits
 from cadenza.core.spans import DAY_MS
-from cadenza.ledger import idempotency_keys, low_balances
+from cadenza.ledger import idempotency_keys
 from cadenza.observe import make_log
 from cadenza.parts.site.tables import links, sessions
 from cadenza.store.sqlite.store import SqliteStore
@@ -262,17 +262,3 @@ async def test_old_rows_are_removed_some_at_a_time(
     [changed] = counting.changed
     assert 0 < changed <= ROWS_MAX
     assert await count(filled, f"SELECT COUNT(*) FROM {table}") == MANY - changed
-
-
-async def test_notices_of_low_balances_are_cleared_in_batches(store: Store) -> None:
-    """When many accounts have risen, each transaction changes some of them, and in the end all are changed."""
-    await run_sql(
-        store,
-        f"""INSERT INTO accounts (id, email, password_hash, created_at, balance_nano, low_noticed_at)
-        SELECT 'acct_' || n, 'mail' || n, '', 1, 2000000000, 1 FROM {numbers(store)}""",
-    )
-    counting = CountingStore(store)
-    await low_balances.clear_risen(counting)
-    assert max(counting.changed) <= ROWS_MAX
-    assert sum(counting.changed) == MANY
-    assert await count(store, "SELECT COUNT(*) FROM accounts WHERE low_noticed_at IS NOT NULL") == 0

@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from cadenza.control.store.prepare import prepare_store, require_store
 from cadenza.core.classes import ClassVersion
 from cadenza.core.records import Route, Usage
-from cadenza.ledger.rules import Ended, Held
+from cadenza.ledger.rules import Ended, HeldCredit
 from cadenza.store.migrate import SchemaState, migrate, schema_state
 from cadenza.store.schema import metadata
 from cadenza.store.statements import Statement
@@ -107,7 +107,7 @@ async def test_the_next_migration_is_made_beside_a_process(store: Store, url: st
     """The next release adds to the schema. This program goes on, keeps its rows, and can be started again."""
     await fund(store, DOLLAR_NANO)
     async with present(store):
-        assert isinstance(await take(store, make_hold()), Held)
+        assert isinstance(await take(store, make_hold()), HeldCredit)
         done = await migrate_to_next(tmp_path, url)
         assert done.returncode == 0, done.stderr
         assert await finish(store, make_hold(), Usage(100, 7)) == Ended(1210)

@@ -13,7 +13,7 @@ from sqlalchemy import text
 from cadenza.core.money import Price
 from cadenza.core.records import Cap
 from cadenza.fleet import changes, presence
-from cadenza.ledger.rules import Ended, Held
+from cadenza.ledger.rules import Ended, HeldCredit
 from cadenza.store.schema import entries, idempotency, marks, usage
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, StoreRefused
@@ -111,7 +111,7 @@ async def test_holds_of_several_accounts_learn_it_at_once(store: Store) -> None:
         await sweep_process(store, writer.presence.name)
         wanted = [make_hold(f"{account}{n}", account=account) for account in names for n in range(30)]
         answers = await hold_all(writer, wanted)
-        assert {type(answer) for answer in answers} == {Held}
+        assert {type(answer) for answer in answers} == {HeldCredit}
         assert [[*await reserves_of(store, account)] for account in names] == [[writer.presence.name]] * len(names)
         for hold in wanted:
             await writer.end(make_outcome(hold.completion_id, account=hold.account_id[-1]))
@@ -133,7 +133,7 @@ async def test_a_hold_is_taken_again_if_its_process_was_swept_before_the_answer(
 
         assert await comes_true(has_rejoined)
         beside.may_answer.set()
-        assert isinstance(await holding, Held)
+        assert isinstance(await holding, HeldCredit)
         assert [*await reserves_of(store)] == [writer.presence.name]
         assert [row.process for row in await rows_of(store, idempotency)] == [writer.presence.name]
         assert await writer.end(make_outcome("r1", WHOLE)) == Ended(WHOLE_NANO)
@@ -176,7 +176,7 @@ async def test_a_process_that_is_paused_with_its_machine_charges_nothing_twice(s
                 assert await comes_true(is_swept)
                 for key_id in ("key_kept", "key_b"):
                     await changes.make_change(store, partial(keys.revoke, key_id=key_id, now_ms=NOW_MS), COMMAND)
-                assert isinstance(await writer.hold(make_hold("retry", key=KEY)), Held)
+                assert isinstance(await writer.hold(make_hold("retry", key=KEY)), HeldCredit)
                 assert await writer.end(make_outcome("retry", WHOLE)) == Ended(WHOLE_NANO)
             frozen.resume()
             frozen.tell()
@@ -199,7 +199,7 @@ async def test_no_key_is_held_under_a_name_that_was_swept(store: Store) -> None:
     async with writing(store, timing=ALONE, bounds=QUIET) as (writer, _):
         swept = writer.presence.name
         await sweep_process(store, swept)
-        assert isinstance(await writer.hold(make_hold("r1", key=KEY, price=FREE)), Held)
+        assert isinstance(await writer.hold(make_hold("r1", key=KEY, price=FREE)), HeldCredit)
         [row] = await rows_of(store, idempotency)
         assert row.process == writer.presence.name != swept
         assert await writer.end(make_outcome("r1", WHOLE)) == Ended()

@@ -11,7 +11,7 @@ from cadenza.fleet import presence
 from cadenza.fleet.presence import HeartbeatBounds
 from cadenza.ledger import sweeps
 from cadenza.ledger.marks import MARK
-from cadenza.ledger.rules import Ended, Held
+from cadenza.ledger.rules import Ended, HeldCredit
 from cadenza.ledger.sweeps import BATCH_MAX, LeftRequest
 from cadenza.store.schema import idempotency, marks, reserves
 from cadenza.store.schema import processes as process_table
@@ -217,7 +217,7 @@ async def test_a_process_that_lives_while_it_is_swept_begins_again(postgres: Pos
                 assert [*await reserves_of(store, "b")] == [swept]
                 assert await silent.end(make_outcome("r1", Usage(100, 50))) == Ended(MARKED_NANO, is_lost=True)
                 assert silent.presence.name != swept
-                assert isinstance(await silent.hold(make_hold("r3")), Held)
+                assert isinstance(await silent.hold(make_hold("r3")), HeldCredit)
                 await silent.end(make_outcome("r3"))
             assert await silent.end(make_outcome("r2", Usage(100, 1), account="b")) == Ended(1030)
         assert await sweep_process(store, swept) == []

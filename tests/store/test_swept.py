@@ -8,7 +8,7 @@ import pytest
 
 from cadenza.core.records import Usage
 from cadenza.fleet.presence import HeartbeatBounds
-from cadenza.ledger.rules import Ended, Held
+from cadenza.ledger.rules import Ended, HeldCredit
 from cadenza.store.schema import processes, reserves
 from cadenza.store.store import Store
 from tests.postgres import Postgres
@@ -63,7 +63,7 @@ async def test_running_requests_are_charged_from_free_credit(store: Store, funde
         assert counted(metrics, "ledger_lost") == counted(metrics, "ledger_refused") == 0
         if funded == LITTLE_NANO:
             assert await reserves_of(store) == {}
-        assert isinstance(await writer.hold(make_hold("r4")), Held)
+        assert isinstance(await writer.hold(make_hold("r4")), HeldCredit)
         assert [*await reserves_of(store)] == [writer.presence.name]
         await writer.end(make_outcome("r4", Usage(100, 1)))
     assert (await money(store))[0] == funded - WHOLE_NANO - 2 * 1030
@@ -93,7 +93,7 @@ async def test_a_request_whose_credit_is_gone_is_lost(store: Store, others: int)
         await hold_all(writer, [make_hold(f"r{number}") for number in range(1 + others)])
         await sweep_process(store, writer.presence.name)
         elsewhere = make_hold("other", allowance_tokens=100)
-        assert isinstance(await take(store, elsewhere), Held)
+        assert isinstance(await take(store, elsewhere), HeldCredit)
         assert await writer.end(make_outcome("r0", Usage(100, 50))) == Ended(1000, short_nano=1500, is_lost=True)
         assert counted(metrics, "ledger_lost") == 1
         for number in range(others):
@@ -109,7 +109,7 @@ async def test_holds_of_a_swept_process_are_taken_again(store: Store, funded: in
         await writer.hold(make_hold("r1"))
         swept = writer.presence.name
         await sweep_process(store, swept)
-        assert isinstance(await writer.hold(make_hold("r2", key=KEY)), Held)
+        assert isinstance(await writer.hold(make_hold("r2", key=KEY)), HeldCredit)
         assert writer.presence.name != swept
         assert (await money(store))[1] >= 2 * WHOLE_NANO
         assert await end_all(writer, [make_outcome("r1", Usage(100, 1)), make_outcome("r2", Usage(100, 1))]) == [
@@ -166,7 +166,7 @@ async def test_a_silent_process_is_swept_and_goes_on(postgres: Postgres) -> None
                     return await money(store) == (DOLLAR_NANO - 1210, 0)
 
                 assert await comes_true(is_swept)
-                assert isinstance(await writer.hold(make_hold("o1")), Held)
+                assert isinstance(await writer.hold(make_hold("o1")), HeldCredit)
                 await writer.end(make_outcome("o1", Usage(100, 1)))
             assert await end_all(silent, [make_outcome("r1", Usage(100, 9)), make_outcome("r2", Usage(100, 9))]) == [
                 Ended(1210, is_lost=True),

@@ -8,7 +8,7 @@ from sqlalchemy import text
 
 from cadenza.core.records import Usage
 from cadenza.ledger.committer import BATCH_MAX
-from cadenza.ledger.rules import Ended, Held, Insufficient, Repeated
+from cadenza.ledger.rules import Ended, HeldCredit, Insufficient, Repeated
 from cadenza.ledger.timing import LedgerTiming
 from cadenza.store.schema import entries, marks, processes, reserves
 from cadenza.store.statements import Statement
@@ -54,7 +54,7 @@ async def test_moves_that_wait_together_share_a_commit(store: Store) -> None:
         held = await hold_all(writer, map(make_hold, names))
         ended = await end_all(writer, (make_outcome(name, Usage(100, number)) for number, name in enumerate(names)))
         assert counted(metrics, "ledger_commits") <= 8
-    assert [(answer.amount_nano, answer.allowance_tokens) for answer in held if isinstance(answer, Held)] == [
+    assert [(answer.amount_nano, answer.allowance_tokens) for answer in held if isinstance(answer, HeldCredit)] == [
         (WHOLE_NANO, 50)
     ] * 300
     assert ended == [Ended(1000 + 30 * number) for number in range(300)]
@@ -97,9 +97,9 @@ async def test_each_kind_of_answer_reaches_its_caller(store: Store) -> None:
         ended = await end_all(writer, [make_outcome("r0", Usage(100, 50))])
         answers = await asyncio.gather(*queued)
         assert answers == [
-            Held(WHOLE_NANO, 50),
+            HeldCredit(WHOLE_NANO, 50),
             Repeated("r1", "req-r1"),
-            Held(1480, 16),
+            HeldCredit(1480, 16),
             Insufficient(0, 1480),
         ]
         assert ended == [Ended(WHOLE_NANO)]
@@ -114,7 +114,7 @@ async def test_a_hold_cancelled_in_the_queue_is_not_taken(store: Store) -> None:
     async with writing(store, timing=ALONE) as (writer, _):
         (leaving,) = await queue_all(writer, [make_hold("r1", key=b"k" * 32)])
         leaving.cancel()
-        assert isinstance(await writer.hold(make_hold("r2", key=b"k" * 32)), Held)
+        assert isinstance(await writer.hold(make_hold("r2", key=b"k" * 32)), HeldCredit)
         await writer.end(make_outcome("r2"))
     assert leaving.cancelled()
     assert (await money(store), await findings(store)) == ((DOLLAR_NANO, 0), [])
@@ -132,7 +132,7 @@ async def test_a_hold_cancelled_during_its_commit_is_released(store: Store, step
         await asyncio.wait({leaving})
         assert leaving.cancelled()
         await writer.drained()
-        assert isinstance(await writer.hold(make_hold("r2", key=key)), Held)
+        assert isinstance(await writer.hold(make_hold("r2", key=key)), HeldCredit)
         await writer.end(make_outcome("r2"))
     assert await cost_of(store) == 0
     assert (await money(store), await findings(store)) == ((WHOLE_NANO, 0), [])
@@ -150,7 +150,7 @@ async def test_a_hold_cancelled_after_its_answer_is_released(store: Store, key: 
         await asyncio.wait({leaving})
         assert leaving.cancelled()
         await writer.drained()
-        assert isinstance(await writer.hold(make_hold("r2", key=key)), Held)
+        assert isinstance(await writer.hold(make_hold("r2", key=key)), HeldCredit)
         await writer.end(make_outcome("r2"))
     assert await cost_of(store) == 0
     assert (await money(store), await findings(store)) == ((WHOLE_NANO, 0), [])
@@ -181,7 +181,7 @@ async def test_a_bad_hold_fails_alone(store: Store) -> None:
         queued = await queue_all(writer, [make_hold("r1", key=b"1" * 32), bad, make_hold("r2", key=b"2" * 32)])
         assert await writer.end(make_outcome("r0", Usage(100, 50))) == Ended(WHOLE_NANO)
         one, failed, two = await asyncio.gather(*queued, return_exceptions=True)
-        assert [type(one), type(two)] == [Held, Held]
+        assert [type(one), type(two)] == [HeldCredit, HeldCredit]
         assert isinstance(failed, Exception)
         assert counted(metrics, "ledger_refused") == 1
         await end_all(writer, [make_outcome("r1"), make_outcome("r2")])
@@ -319,7 +319,7 @@ async def test_an_idle_reserve_is_given_back(store: Store) -> None:
         await writer.end(make_outcome(usage=Usage(100, 1)))
         assert await comes_true(nothing_is_held)
         assert await reserves_of(store) == {}
-        assert isinstance(await writer.hold(make_hold("r2")), Held)
+        assert isinstance(await writer.hold(make_hold("r2")), HeldCredit)
         await writer.end(make_outcome("r2"))
     assert (await money(store), await findings(store)) == ((DOLLAR_NANO - 1030, 0), [])
 
@@ -376,7 +376,7 @@ async def test_no_hold_is_refused_while_another_process_is_about_to_give_back(st
             "DELETE FROM reserves",
             "DELETE FROM processes WHERE name = 'proc_b'",
         )
-        assert isinstance(await waiting, Held)
+        assert isinstance(await waiting, HeldCredit)
         await writer.end(make_outcome())
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from cadenza.core.records import Usage
 from cadenza.ledger.committer import BATCH_MAX
-from cadenza.ledger.rules import Ended, Held
+from cadenza.ledger.rules import Ended, HeldCredit
 from cadenza.parts.postgres.connection import PostgresBounds
 from cadenza.parts.postgres.store import PostgresStore
 from cadenza.store.address import open_store
@@ -109,7 +109,7 @@ async def test_a_locked_store_fails_holds_and_keeps_outcomes(store: Store, url: 
             assert [end.done() for end in ends] == [False, False]
         assert await asyncio.gather(*ends) == [Ended(1030), Ended(WHOLE_NANO)]
         assert counted(metrics, "ledger_retries") >= 3
-        assert isinstance(await writer.hold(make_hold("r3")), Held)
+        assert isinstance(await writer.hold(make_hold("r3")), HeldCredit)
         await writer.end(make_outcome("r3"))
     assert [await cost_of(store, f"late{attempt}") for attempt in range(3)] == [None] * 3
     assert (await money(store), await findings(store)) == ((LITTLE_NANO - 1030 - WHOLE_NANO, 0), [])
@@ -123,7 +123,7 @@ async def test_a_reserve_lets_requests_through_while_the_store_stalls(store: Sto
         async with locked(url):
             answers = [await writer.hold(make_hold(f"r{number}")) for number in range(1, 5)]
             ends = [writer.end(make_outcome(f"r{number}", Usage(100, 1))) for number in range(5)]
-        assert [type(answer) for answer in answers] == [Held] * 4
+        assert [type(answer) for answer in answers] == [HeldCredit] * 4
         assert await asyncio.gather(*ends) == [Ended(1030)] * 5
     assert (await money(store), await findings(store)) == ((DOLLAR_NANO - 5 * 1030, 0), [])
 
@@ -138,7 +138,7 @@ async def test_a_process_that_is_not_fresh_asks_the_store_for_every_hold(store: 
         async with locked(url):
             with pytest.raises(StoreUnavailable):
                 await writer.hold(make_hold("late"))
-        assert isinstance(await writer.hold(make_hold("r1")), Held)
+        assert isinstance(await writer.hold(make_hold("r1")), HeldCredit)
         await asyncio.gather(*(writer.end(make_outcome(name, Usage(100, 1))) for name in ("r0", "r1")))
     assert (await money(store), await findings(store)) == ((DOLLAR_NANO - 2060, 0), [])
 
@@ -233,7 +233,7 @@ async def test_a_mistake_after_a_commit_fails_its_callers_only(store: Store) -> 
     async with writing(store, steps, log, timing=ALONE, bounds=QUIET) as (writer, _):
         with pytest.raises(KeyError):
             await writer.hold(make_hold("r1"))
-        assert isinstance(await writer.hold(make_hold("r2")), Held)
+        assert isinstance(await writer.hold(make_hold("r2")), HeldCredit)
         assert await writer.end(make_outcome("r2", Usage(100, 1))) == Ended(1030)
     assert "internal error" in log.getvalue()
     assert (await money(store), await findings(store)) == ((DOLLAR_NANO - 1030, 0), [])
@@ -245,7 +245,7 @@ async def test_an_account_that_does_not_exist_is_refused(store: Store) -> None:
     async with writing(store, timing=ALONE, bounds=QUIET) as (writer, _):
         wanted = [writer.hold(make_hold("r1")), writer.hold(make_hold("r2", account="nobody"))]
         held, refusal = await asyncio.gather(*wanted, return_exceptions=True)
-        assert isinstance(held, Held)
+        assert isinstance(held, HeldCredit)
         assert isinstance(refusal, AssertionError)
         await writer.end(make_outcome("r1"))
     assert await money(store) == (DOLLAR_NANO, 0)
@@ -291,7 +291,7 @@ async def test_a_hold_whose_commit_was_not_confirmed_is_released(
                 await writer.hold(make_hold("r1", key=key))
             assert line.lost.is_set()
             await writer.drained()
-            assert isinstance(await writer.hold(make_hold("r2", key=key)), Held)
+            assert isinstance(await writer.hold(make_hold("r2", key=key)), HeldCredit)
             await writer.end(make_outcome("r2"))
         assert (await money(store), await findings(store)) == ((WHOLE_NANO, 0), [])
 
@@ -310,14 +310,14 @@ async def test_a_locked_account_delays_only_its_own_moves(postgres: Postgres) ->
                 [refused] = await queue_all(writer, [make_hold("a2")])
                 assert await writer.end(make_outcome("b1", Usage(100, 1), account="b")) == Ended(1030)
                 for number in range(2, 6):
-                    assert isinstance(await writer.hold(make_hold(f"b{number}", account="b")), Held)
+                    assert isinstance(await writer.hold(make_hold(f"b{number}", account="b")), HeldCredit)
                     await writer.end(make_outcome(f"b{number}", Usage(100, 1), account="b"))
                 with pytest.raises(StoreBusy):
                     await refused
                 assert time.monotonic() - began_s < SOON_S
                 assert not ending.done()
             assert await ending == Ended(1030)
-            assert isinstance(await writer.hold(make_hold("a3")), Held)
+            assert isinstance(await writer.hold(make_hold("a3")), HeldCredit)
             await writer.end(make_outcome("a3"))
             assert counted(metrics, "ledger_lost") == 0
         assert [await money(store), await money(store, "b")] == [(LITTLE_NANO - 1030, 0), (LITTLE_NANO - 5150, 0)]
@@ -363,7 +363,7 @@ async def test_writers_that_meet_on_several_accounts_do_not_deadlock(postgres: P
                 queued += await queue_all(two, [make_hold(f"far_{name}", account=name) for name in "bca"])
                 assert await come_to_wait(store, 2)
             answers = await asyncio.gather(*queued, return_exceptions=True)
-            assert [type(answer) for answer in answers] == [Held] * 6
+            assert [type(answer) for answer in answers] == [HeldCredit] * 6
             assert [counted(metrics, "ledger_retries") for metrics in (one_metrics, two_metrics)] == [0, 0]
         assert await findings(store) == []
 
@@ -380,7 +380,7 @@ async def test_writers_that_meet_on_one_idempotency_key_do_not_deadlock(postgres
                 queued += await queue_all(two, [make_hold("r3", key=KEY)])
                 assert await come_to_wait(store, 2)
             answers = await asyncio.gather(*queued, return_exceptions=True)
-            assert sorted(type(answer).__name__ for answer in answers) == ["Held", "Held", "Repeated"]
+            assert sorted(type(answer).__name__ for answer in answers) == ["HeldCredit", "HeldCredit", "Repeated"]
             assert [counted(metrics, "ledger_retries") for metrics in (one_metrics, two_metrics)] == [0, 0]
         assert await findings(store) == []
 

@@ -34,6 +34,7 @@ NO_CONTENT = {
         "ledger",
         "observe",
         "parts.books",
+        "parts.embedded.commands",
         "parts.mail",
         "parts.otlp.settings",
         "parts.otlp.spans",
@@ -63,6 +64,7 @@ NO_CONTENT = {
         "parts.evaluation.evaluation_run",
         "parts.evaluation.trial",
         "parts.grounding.charges",
+        "parts.grounding.settings",
     ),
     *("parts.evaluation.verdict", "parts.evaluation.verdict_rows"),
     *("parts.grounding.search.engines.build", "upstreams.dialects", "upstreams.known"),
@@ -74,16 +76,16 @@ METADATA = {"account_id", "class_id", "key_id", "model", "object", "provider", "
 METADATA_OF = {  # what neither a client nor a model writes: it comes from the config, the program or a fixed set
     "Aliases": {"given"},
     "Evaluated": {"advice"},
-    "AskedSide": {"dialects"},
+    "AskedSide": {"dialect"},
     "Candidate": {"codec", "languages"},  # a charset
     "ChatCost": {"cost"},
     "ChatSwitches": {"note", "parts"},
     "Endpoint": {"headers", "methods", "name", "path", "scope"},
     "EngineApi": {"key_refused", "name", "reasons"},  # words of ours
-    "EvaluationOrder": {"actor"},
     "Model": {"id", "owned_by"},
     "Offer": {"image_classes"},
-    "Service": {"made", "site_url"},
+    "SearchTerms": {"engine"},
+    "Service": {"made", "on_reload"},
     "Part": {"commands", "heading", "name", "owns", "packages"},
     "ParserFault": {"error", "module"},  # names of ours, checked by a pattern
     "Probe": {"advice", "detail", "models", "owner", "windows"},

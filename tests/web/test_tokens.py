@@ -188,7 +188,11 @@ def test_scopes_of_operators_need_an_operator(service: Service, email: str) -> N
 
 @pytest.mark.parametrize(
     ("scopes", "days", "reason"),
-    [("", "90", "at least one scope"), ("keys:all", "90", "not a scope"), ("keys:read", "366", "1 to 365")],
+    [
+        ("", "90", "at least one scope"),
+        ("keys:all", "90", '--scope: must be "account:read", '),
+        ("keys:read", "366", "--expires: must be a whole number from 1 to 365, not 366."),
+    ],
 )
 def test_bad_orders_are_refused(service: Service, email: str, scopes: str, days: str, reason: str) -> None:
     """The message says which scopes there are, and how long a token may last."""

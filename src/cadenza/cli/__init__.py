@@ -12,7 +12,6 @@ import click
 
 from cadenza import parts
 from cadenza.core.errors import ExpectedError
-from cadenza.core.extras import describe_missing, extra_with
 from cadenza.terminal.console import print_place, say
 from cadenza.terminal.lazy import LazyGroup
 
@@ -85,7 +84,7 @@ def app() -> None:
 
 
 def main(args: Sequence[str] | None = None) -> None:
-    """Run a command. An expected error or a missing extra is a sentence and exit code 1; only a bug shows its place."""
+    """Run a command. An expected error is a sentence and exit code 1; only a bug shows its place."""
     gc.set_threshold(GC_THRESHOLD)
     atexit.register(gc.freeze)  # no collection at exit either: saves 0.2 s
     sys.excepthook = print_place
@@ -93,9 +92,4 @@ def main(args: Sequence[str] | None = None) -> None:
         app(args=args, prog_name="cadenza")
     except (ExpectedError, ValueError) as error:
         say(f"cadenza: {error}")
-        sys.exit(1)
-    except ModuleNotFoundError as error:
-        if (extra := extra_with(error.name)) is None:
-            raise
-        say(f"cadenza: This {describe_missing(extra)}")
         sys.exit(1)

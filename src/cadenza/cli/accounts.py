@@ -6,6 +6,7 @@ from typing import Literal
 
 import click
 
+from cadenza import parts
 from cadenza.config import Settings
 from cadenza.control.account.accounts import (
     create_account,
@@ -21,9 +22,9 @@ from cadenza.control.account.accounts import (
 from cadenza.control.account.erasure import erase_account
 from cadenza.control.account.export import archive_name, write_to
 from cadenza.control.money.credit import correct_credit
-from cadenza.core.extras import require_extra
 from cadenza.core.money import format_dollars, parse_dollars
 from cadenza.core.records import COMMAND_LINE, DEFAULT_CLASS
+from cadenza.parts.site.settings import PlatformSettings
 from cadenza.parts.site.sign_in.links import make_operator_link, print_link
 from cadenza.parts.site.sign_in.sign_up import invite as make_invitation
 from cadenza.parts.site.tables.links import LinkKind
@@ -207,8 +208,9 @@ def link(kind: Literal[LinkKind, "operator"], email: str, settings: Settings) ->
     """
     if kind not in ("invite", "operator") and not email:
         raise click.UsageError(f"A link of the kind {kind} needs EMAIL.")
-    require_extra("pages")  # it leads to one
-    if kind == "invite" and settings.platform.sign_up == "closed":
+    if site := parts.find(parts.PAGES):
+        site.require()  # it leads to one
+    if kind == "invite" and PlatformSettings.given_in(settings).sign_up == "closed":
         raise ValueError('Sign-up is closed: set sign_up = "invite" in [platform] of the config, and restart.')
     if kind == "operator":
         made = with_store(settings, lambda store: make_operator_link(store, now_ms()))
@@ -219,7 +221,7 @@ def link(kind: Literal[LinkKind, "operator"], email: str, settings: Settings) ->
         path = with_store(settings, lambda store: make_invitation(store, email, COMMAND_LINE, now_ms()))
     else:
         path = with_store(settings, lambda store: print_link(store, email, kind, COMMAND_LINE, now_ms()))
-    base_url = settings.platform.base_url
+    base_url = settings.site_url
     if base_url is None:
         base_url = f"http://127.0.0.1:{settings.server.port}"
         say("The config has no base_url in [platform], so this link is for a browser on this machine.")

@@ -9,12 +9,6 @@ from cadenza.config.classes import class_rules, find_candidate
 from cadenza.control import classes as control
 from cadenza.control.class_diff import RouteChange, VersionDiff, compare_versions
 from cadenza.control.class_versions import read_served, unrecorded
-from cadenza.control.classes import (
-    ClassSituation,
-    get_pair,
-    get_situation,
-    list_history,
-)
 from cadenza.control.operator import announce_reload
 from cadenza.core.classes import ClassState, ClassVersion
 from cadenza.core.formats import rfc3339
@@ -35,12 +29,10 @@ COLORS = {"+": "green", "-": "red"}  # of lines of a diff
 class_argument = click.argument("class_id", metavar="CLASS")
 
 
-LATER = {
-    "price": ("prices.price", "List prices and their changes to come; or change the price of CLASS from a date on."),
-}
+PRICE = ("prices.price", "List prices and their changes to come; or change the price of CLASS from a date on.")
 
 
-@click.group(cls=LazyGroup, places=LATER, words="class")
+@click.group(cls=LazyGroup, places={"price": PRICE}, words="class")
 def classes() -> None:
     """Classes: what serves them, and its replacement after evaluation."""
 
@@ -64,7 +56,7 @@ def show(class_id: str | None, as_json: bool, settings: Settings) -> None:
         print_list(rows, LIST_COLUMNS, as_json=as_json)
         return
     rules = class_rules(settings, class_id)
-    found = read_store(settings, lambda store: get_situation(store, class_id, rules))
+    found = read_store(settings, lambda store: control.get_situation(store, class_id, rules))
     if as_json:
         print_json([_situation_row(found)])
     else:
@@ -77,7 +69,7 @@ def show(class_id: str | None, as_json: bool, settings: Settings) -> None:
 @settings_option
 def history(class_id: str, as_json: bool, settings: Settings) -> None:
     """List the newest 50 changes of a class with their reasons, oldest first: who did what, and when."""
-    found = read_store(settings, lambda store: list_history(store, class_id, EVENTS_SHOWN))
+    found = read_store(settings, lambda store: control.list_history(store, class_id, EVENTS_SHOWN))
     print_list([to_row(entry, *HISTORY_COLUMNS) for entry in reversed(found)], HISTORY_COLUMNS, as_json=as_json)
 
 
@@ -92,7 +84,7 @@ def diff(class_id: str, before: int | None, after: int | None, as_json: bool, se
 
     Without versions: between the one that was served before and the one that is served.
     """
-    old, new = read_store(settings, lambda store: get_pair(store, class_id, before, after))
+    old, new = read_store(settings, lambda store: control.get_pair(store, class_id, before, after))
     found = compare_versions(old, new)
     if as_json:
         print_json([{"class": class_id, **to_row(found, "before", "after", "routes", "character")}])
@@ -173,7 +165,7 @@ def _version_row(version: ClassVersion) -> dict[str, object]:
     return {**fields, "routes": [_route_row(route) for route in version.routes]}
 
 
-def _situation_row(found: ClassSituation) -> dict[str, object]:
+def _situation_row(found: control.ClassSituation) -> dict[str, object]:
     state = found.state
     return {
         "class": state.version.class_id,
@@ -186,7 +178,7 @@ def _situation_row(found: ClassSituation) -> dict[str, object]:
     }
 
 
-def _print_situation(found: ClassSituation) -> None:
+def _print_situation(found: control.ClassSituation) -> None:
     version = found.state.version
     click.secho(f"{version.class_id}: version {version.number}", bold=True, nl=False)
     click.echo(f", recorded {rfc3339(version.created_at)} by {version.actor}")

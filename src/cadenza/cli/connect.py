@@ -86,7 +86,7 @@ def write_settings(
 
 def _address(url: str | None, settings: Settings) -> str:
     """The address of the service, without a slash or /v1 at its end."""
-    found = (url or settings.platform.base_url or address_of(settings.server)).rstrip("/").removesuffix("/v1")
+    found = (url or settings.site_url or address_of(settings.server)).rstrip("/").removesuffix("/v1")
     if not ADDRESS.fullmatch(found):
         raise ValueError(f"{found!r} is not an address: write --url like https://chat.example.org.")
     return found

@@ -31,7 +31,6 @@ from cadenza.control.class_versions import ServingProcess
 from cadenza.control.keys import KeyOrder, create_key
 from cadenza.control.store.prepare import prepare_store
 from cadenza.core.classes import ClassState
-from cadenza.core.extras import is_installed
 from cadenza.core.money import NANO_PER_DOLLAR, format_dollars
 from cadenza.core.records import DEFAULT_CLASS
 from cadenza.observe import Log, catch_strays, make_log
@@ -122,8 +121,8 @@ def start_facts(settings: Settings, listener: socket.socket) -> dict[str, str | 
 
 def without_credentials(url: str) -> str:
     """Scheme, host and path of a store's address; user, password and query are left out."""
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+    address = urlsplit(url)
+    return f"{address.scheme}://{address.netloc.rpartition('@')[2]}{address.path}"
 
 
 def _bind(host: str, port: int) -> socket.socket:
@@ -148,7 +147,7 @@ async def _prepare(settings: Settings, log: Log, *, at_terminal: bool) -> Prepar
         if has_new_demo:
             demo = await _make_demo(store, with_key=at_terminal)
         classes = await resolve_classes(store, settings, ServingProcess(replaced=partial(log_replaced, log)))
-        if at_terminal and not found.has_others and is_installed("pages"):
+        if at_terminal and not found.has_others and has_pages():
             path = await make_operator_link(store, now_ms())
         return Prepared(found, has_new_demo, demo, path, classes)
     finally:
@@ -166,8 +165,8 @@ async def _make_demo(store: Store, *, with_key: bool) -> tuple[str, str] | None:
 
 
 def _print_screen(settings: Settings, base_url: str, found: Prepared) -> None:
-    pages, key = settings.platform.base_url or base_url.removesuffix("/v1"), "$CADENZA_API_KEY"
-    accounts, has_pages = found.accounts, is_installed("pages")
+    pages, key = settings.site_url or base_url.removesuffix("/v1"), "$CADENZA_API_KEY"
+    accounts, is_installed = found.accounts, has_pages()
     lines = [
         ("Pages", f"{pages}/" + (f"   (sign in as {DEMO_EMAIL})" if found.has_new_demo else "")),
         ("API", base_url),
@@ -187,8 +186,8 @@ def _print_screen(settings: Settings, base_url: str, found: Prepared) -> None:
         lines.append(("Accounts", command("account list")))
     else:
         lines.append(("Account", f"none yet; to create one: {command('account create EMAIL --credit 5.00')}"))
-    if not has_pages:
-        lines[0] = ("Pages", "not installed; to install them: pip install 'cadenza[pages]'")
+    if not is_installed:
+        lines[0] = ("Pages", "not installed; to install them: pip install 'cadenza[site]'")
     elif found.operator_path:
         lines.append(("Operator", f"{pages}{found.operator_path}   (makes the operator's account, once, for 24 hours)"))
     elif not accounts.has_operator and accounts.has_others:
@@ -225,6 +224,11 @@ def _base_url(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     reachable = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 compared, not bound
     return f"http://{_bracketed(reachable)}:{port}/v1"
+
+
+def has_pages() -> bool:
+    site = parts.find(parts.PAGES)
+    return bool(site and site.is_installed)
 
 
 def _bracketed(host: str) -> str:

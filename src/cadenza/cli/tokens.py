@@ -9,6 +9,7 @@ from cadenza.parts.site.tokens import TokenOrder, create_token, list_tokens, rev
 from cadenza.terminal.configured import read_owner, settings_option, with_owner, with_store
 from cadenza.terminal.console import json_option, now_ms, print_list, say, to_row
 from cadenza.terminal.lazy import CommandGroup
+from cadenza.terminal.orders import order_options
 
 FIELDS = ("id", "name", "prefix", "scopes", "state", "created_at", "expires_at", "last_used_at")
 
@@ -22,13 +23,10 @@ def tokens() -> None:
 
 @tokens.command()
 @account_option
-@click.option("--scope", metavar="SCOPE", multiple=True, help="Like keys:write; repeat it for several.")
-@click.option("--expires", metavar="DAYS", type=int, default=90, show_default=True, help="From 1 to 365 days.")
-@click.option("--name", metavar="TEXT", default="", help="What the token is for.")
+@order_options(TokenOrder)
 @settings_option
-def create(account: str, scope: tuple[str, ...], expires: int, name: str, settings: Settings) -> None:
+def create(account: str, order: TokenOrder, settings: Settings) -> None:
     """Create a token and print it, alone on standard output. It is shown only this once."""
-    order = TokenOrder(scope, expires, name)
     secret, token = with_owner(settings, account, lambda store, owner: create_token(store, owner, order, now_ms()))
     click.echo(secret)
     say(f"This token is shown once; only its hash is stored. It expires at {rfc3339(token.expires_at)}.")

@@ -47,5 +47,5 @@ def kind_of(name: str) -> Kind:
     if part and part.is_installed:
         kind: Kind = part.load("kind").KIND
         return kind
-    missing = part.missing.removeprefix("it ") if part else ""
+    missing = part.missing if part else ""
     return Kind(model="unknown", keys=KEYS, is_local=True, missing=lambda _: missing and f"its kind {missing}")

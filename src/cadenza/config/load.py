@@ -20,7 +20,6 @@ from cadenza.config.lines import KeyPath
 from cadenza.config.reader import ConfigReader, PartTable, read_file
 from cadenza.config.settings import (
     DEFAULT_PRICES,
-    SITE_KEY_VARIABLE,
     CandidateSettings,
     ClassKeys,
     ClassSettings,
@@ -41,7 +40,6 @@ from cadenza.upstreams.dialects import DIALECTS, ENFORCE, dialect_of
 CONFIG_VARIABLE = "CADENZA_CONFIG"
 CONFIG_NAME = "cadenza.toml"
 FAULT_VARIABLE = "CADENZA_FAULT_POINT"
-SITE_KEY_CHARS_MIN = 32
 DEFAULT_CHARACTER = (
     "You are Cadenza, a helpful assistant. Answer clearly and plainly. If you do not know something, say so. "
     "Instructions that follow add to these and do not replace them. "
@@ -56,8 +54,9 @@ def load_settings(path: str | None, environ: Mapping[str, str], cwd: Path) -> Se
         source_text = read_file(source) if source else ""
     except CheckError as mistake:
         raise ConfigError([f"the file {how} {mistake}"], source) from None
-    reader = ConfigReader(source_text, source.parent if source else cwd.absolute(), environ)
-    settings = _settings(_parse(source_text, source), reader, source)
+    raw = _parse(source_text, source)
+    reader = ConfigReader(source_text, source.parent if source else cwd.absolute(), environ, raw)
+    settings = _settings(raw, reader, source)
     if problems := reader.problems():
         raise ConfigError(problems, source)
     return settings
@@ -98,20 +97,17 @@ def _settings(raw: dict[str, Any], reader: ConfigReader, source: Path | None) ->
         classes = {id_: replace(classes.get(id_, ClassKeys()), routes=(RouteSettings("local"),)) for id_ in CLASSES}
     elif not raw.get("classes"):
         reader.problem(("classes",), f"no class has a route; add lines like these:\n{_example_route(providers)}")
-    site_key = _site_key(reader)
     sections = {name: getattr(file, name) for name in Sections.__struct_fields__} | {
         "providers": providers,
         "store": replace(file.store, url=_store_url(file.store.url, reader.folder)),
-        "platform": replace(file.platform, secret_key=site_key),
     }
+    tables = {name: getattr(file, name) for name in declared.__struct_fields__}
+    tables = {name: one.completed(reader) for name, one in tables.items() if isinstance(one, PartTable)}
     settings = Settings(
         **sections,
         source=source,
-        tables={
-            name: one.completed(reader)
-            for name in declared.__struct_fields__
-            if isinstance(one := getattr(file, name), PartTable)
-        },
+        tables=tables,
+        site_url=reader.site_url,
         prices={id_: _price(file.prices.get(id_, PriceSettings()), id_, reader) for id_ in DEFAULT_PRICES},
         classes={id_: _class(one, id_, providers, file.character.text, reader) for id_, one in classes.items()},
         costs=_costs(classes, providers, reader),
@@ -131,10 +127,10 @@ def _missing_models(providers: Iterable[ProviderSettings], source: Path | None) 
 
 def _missing_extras(settings: Settings, tables: Mapping[str, Part]) -> Iterable[str]:
     """A sentence for each setting that needs an extra of the package which is not installed, and for each table."""
-    yield from (f"{name}: {part.missing}" for name, part in tables.items())
+    yield from (f"{name}: it {part.missing}" for name, part in tables.items())
     for key, url in {"store.url": settings.store.url, "shared_state.url": settings.shared_state.url}.items():
         if (part := parts.find(url)) and not part.is_installed:
-            yield f"{key}: {part.missing}"
+            yield f"{key}: it {part.missing}"
 
 
 def _example_route(providers: Mapping[str, ProviderSettings]) -> str:
@@ -147,13 +143,6 @@ def _store_url(url: Secret, folder: Path) -> Secret:
     """The path of an SQLite file is made absolute."""
     scheme, _, path = url.partition(":///")
     return Secret(f"sqlite:///{(folder / path).resolve()}") if scheme == "sqlite" else Secret(url)
-
-
-def _site_key(reader: ConfigReader) -> Secret | None:
-    value = reader.environ.get(SITE_KEY_VARIABLE, "").strip()
-    if value and len(value) < SITE_KEY_CHARS_MIN:
-        reader.problem(("platform",), f"the value of {SITE_KEY_VARIABLE} is too short: {SITE_KEY_CHARS_MIN} characters")
-    return Secret(value) if value else None
 
 
 def _price(given: PriceSettings, class_id: str, reader: ConfigReader) -> Price:

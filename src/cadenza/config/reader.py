@@ -4,7 +4,7 @@ A value with a mistake is replaced by the default or the example, so that the ot
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cache
 from pathlib import Path
 from types import UnionType
@@ -121,10 +121,14 @@ def _usual_check(kind: type) -> ValueCheck:
 class ConfigReader:
     """One file, its environment, and the mistakes found so far: for each key the first one."""
 
-    def __init__(self, source_text: str, folder: Path, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, source_text: str, folder: Path, environ: Mapping[str, str], tables: Collection[str] = ()
+    ) -> None:
         self.folder = folder  # relative paths start here
+        self.tables = tables  # the names of those in the file
         self.environ = environ
         self.missing_secrets: list[str] = []
+        self.site_url: str | None = None
         self._lines = find_lines(source_text)
         self._problems: dict[KeyPath, str] = {}
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar, get_args
 
 from msgspec import defstruct, field
 
@@ -32,7 +32,6 @@ from cadenza.config.reader import PartTable
 from cadenza.core.aliases import DEFAULT_ALIASES
 from cadenza.core.classes import ClassVersion, ConfiguredClass, GateLimits
 from cadenza.core.config_keys import (
-    DOLLARS,
     EXISTING_FILE,
     PRICE,
     ConfigTable,
@@ -61,7 +60,6 @@ ONE_WORD = ("[!-~]+", "the token must be one word of printable ASCII characters"
 RETENTION_RULE = 'must be exactly "zero": the service starts only if every provider has zero data retention'
 NO_PLAIN_HTTP = "http sends {} unencrypted; use https"
 KIND = one_of(*KINDS)
-SITE_KEY_VARIABLE = "CADENZA_SECRET_KEY"
 
 T = TypeVar("T", bound=PartTable)
 
@@ -259,14 +257,6 @@ class ClassSettings(AnyClassSettings, frozen=True, kw_only=True):
     pinned_at: int | None = None
 
 
-class PlatformSettings(ConfigTable, frozen=True):
-    """The web application. `secret_key` encrypts the secrets of authenticator apps in the store."""
-
-    base_url: Annotated[str | None, ADDRESS, Like("https://chat.example.org"), "its address, for links; without it, the address of the request"] = None
-    sign_up: Annotated[Literal["closed", "invite", "open"], '"invite": with an invitation; "open": everybody'] = ("closed")
-    opening_credit_nano: Annotated[int, DOLLARS, "dollars for an account that is created on the site"] = field(default=0, name="opening_credit")
-    opening_credits_per_hour: Annotated[int, whole(1, 1_000_000), "how many accounts get it in an hour; more sign-ups than that wait"] = 100
-    secret_key: Secret | None = None
 
 
 
@@ -280,13 +270,7 @@ class Sections(ConfigTable, frozen=True, kw_only=True):
     limits: Annotated[LimitSettings, "of each key, and of all requests"] = LimitSettings()
     models: Annotated[ModelSettings, "further names of the classes"] = ModelSettings()
     providers: Annotated[dict[str, ProviderSettings], "by a name of your choice"] = field(default_factory=dict)
-    platform: Annotated[PlatformSettings, "the web application"] = PlatformSettings()
     retention: Annotated[RetentionLimits, "how long things are kept: docs/privacy.md"] = RetentionLimits()
-
-    def mistakes(self) -> Iterable[tuple[str, str]]:
-        """Links need the site's address from the config: the Host header of a request can be forged."""
-        if getattr(self, "mail", None) and not self.platform.base_url:
-            yield "platform.base_url", "missing; e-mails have links, which begin with it"
 
 
 class ConfigFile(Sections, frozen=True, kw_only=True):
@@ -310,6 +294,7 @@ class Settings(Sections, frozen=True, kw_only=True):
     classes: dict[str, ClassSettings]
     costs: dict[str, Price] = field(default_factory=dict)  # by provider/model: what a token costs, where a route says it
     tables: Mapping[str, PartTable] = field(default_factory=dict)  # of parts, by their names in the file
+    site_url: str | None = None  # where its pages are, if the file says it
     fault_point: str | None = None
     missing_secrets: tuple[str, ...] = ()
     missing_models: tuple[str, ...] = ()
@@ -352,15 +337,22 @@ class Settings(Sections, frozen=True, kw_only=True):
 
 
 def file_with(names: Iterable[str]) -> type[ConfigFile]:
-    """The declaration of a file with those of these tables that belong to parts which are installed."""
-    found = ((name, parts.find(f"[{name}]")) for name in names)
+    """The declaration of a file with those of these tables that belong to parts which are installed.
+
+    A part that runs without its tables has them with their defaults.
+    """
+    usual = (table for part in parts.PARTS if part.is_default for table in part.tables)
+    found = ((name, parts.find(f"[{name}]")) for name in dict.fromkeys([*names, *usual]))
     return _file_with(tuple((name, part.name) for name, part in found if part and part.is_installed))
 
 
 @cache
 def _file_with(tables: tuple[tuple[str, str], ...]) -> type[ConfigFile]:
     owners = {part.name: part for part in parts.PARTS}
-    fields = [(name, owners[part].load("settings").TABLES[name], None) for name, part in tables]
+    fields = []
+    for name, part in tables:
+        kind = owners[part].load("settings").TABLES[name]
+        fields.append((name, kind, get_args(kind)[0]() if owners[part].is_default else None))
     made = defstruct("ConfigFile", fields, bases=(ConfigFile,), frozen=True, kw_only=True)
     assert issubclass(made, ConfigFile)
     return made

@@ -351,7 +351,7 @@ def _find_gate() -> Gate:
     if not part.is_installed:
         raise ControlError(
             "The gate, which asks for a verdict on the candidate, is a part of its own: "
-            f"{part.missing}. To promote without a verdict: --force --reason TEXT."
+            f"it {part.missing}. To promote without a verdict: --force --reason TEXT."
         )
     gate: Gate = part.load("open").gate
     return gate

@@ -95,13 +95,13 @@ class RetentionKeeper:
         async for rows in retention.batches(self._store, name, values, SLICE_ROWS):
             await self._store.transact(partial(retention.remove, name=name, rows=rows))
             removed += len(rows)
-            await self._rest(name)
+            await self._pause(name)
         return removed
 
     async def _claim(self, name: Kept, now_ms: int) -> bool:
         return await self._store.transact(lambda tx: retention.claim(tx, name, now_ms, TURN_MS))
 
-    async def _rest(self, name: Kept) -> None:
+    async def _pause(self, name: Kept) -> None:
         """Let requests go first, and keep the claim."""
         await asyncio.sleep(self._pause_s)
         now_ms = clock.now_ms()

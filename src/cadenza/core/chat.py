@@ -261,12 +261,13 @@ _ROLE = msgspec.json.Decoder(_Role)
 
 def find_user_question(messages: list[msgspec.Raw], texts: list[str]) -> UserQuestion | None:
     """None if there is no user message. `texts` has the text of each message, and may have more."""
-    found: list[int] = []
+    indexes: list[int] = []
     for index in range(len(messages) - 1, -1, -1):
         if _ROLE.decode(messages[index]).role == "user":
-            found.append(index)
-            if len(found) == QUESTION_MESSAGES_MAX:
+            indexes.append(index)
+            if len(indexes) == QUESTION_MESSAGES_MAX:
                 break
-    if not found:
+    if not indexes:
         return None
-    return UserQuestion(found[0], find_words(messages[found[0]]), tuple(texts[index] for index in reversed(found)))
+    newest = indexes[0]
+    return UserQuestion(newest, find_words(messages[newest]), tuple(texts[index] for index in reversed(indexes)))

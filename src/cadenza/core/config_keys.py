@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from cadenza.core.money import parse_dollars, parse_price
+from cadenza.core.money import NANO_PER_DOLLAR, parse_dollars, parse_price
 
 NUMBER_MAX = 1_000_000_000
 TYPE_NAMES = {str: "a text", bool: "a boolean", int: "a whole number", float: "a number with decimals", list: "a list"}
@@ -154,6 +154,17 @@ def exact(rule: str, parse: Callable[[str], int]) -> ValueCheck:
         return parse(str(value))
 
     return ValueCheck(rule, read)
+
+
+def amount(high: int) -> ValueCheck:
+    """An amount in nano-dollars, up to so many dollars."""
+
+    def read(value: int) -> int:
+        if not 0 < value <= high * NANO_PER_DOLLAR:
+            raise CheckError(f"must be above zero and at most {high:,} dollars")
+        return value
+
+    return ValueCheck(f"an amount above zero and at most {high:,} dollars", read)
 
 
 FRACTION = must_be("a number from 0 to 1", lambda value: 0 <= value <= 1, int, float)

@@ -13,7 +13,5 @@ class Email(msgspec.Struct, frozen=True):
     text: str
 
 
-Compose = Callable[
-    [], Awaitable[Email | None]
-]  # writes it when its turn comes; None: there is nothing to send after all
+Compose = Callable[[], Awaitable[Email | None]]  # writes it when its turn comes; None: nothing is sent after all
 Post = Callable[[Compose], None]

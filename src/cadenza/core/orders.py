@@ -52,7 +52,15 @@ class OrderField(msgspec.Struct, frozen=True):
 
     @property
     def option(self) -> str:
-        return "--" + (self.shown.option or self.name).replace("_", "-")
+        return self.name if self.is_required else "--" + (self.shown.option or self.name).replace("_", "-")
+
+    @property
+    def is_number(self) -> bool:
+        return self.kind is not str
+
+    @property
+    def is_required(self) -> bool:
+        return self.default is NODEFAULT
 
     def read(self, typed: Any) -> object:  # noqa: ANN401 a text, or several
         """What was typed, as a value. An empty text, or the word for it, removes a value that may be absent."""
@@ -85,7 +93,7 @@ class FieldMistake(ControlError):
     """A value that cannot be used. The sentence follows the name of the field, which each way to order has its own."""
 
     def __init__(self, field: OrderField, sentence: str, name: str = "") -> None:
-        super().__init__(f"{name or '.'.join(field.path)}: {sentence}.")
+        super().__init__(f"{name or '.'.join(field.path).removesuffix(NANO)}: {sentence}.")
         self.field, self.sentence = field, sentence
 
     def named(self, name: str) -> "FieldMistake":

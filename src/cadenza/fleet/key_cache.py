@@ -86,10 +86,10 @@ class KeyCache:
         if (cached := self._cached.get(digest)) is not None:
             return cached
         known = self._epoch
-        found = await keys.look_up(self._store, digest)
-        if found and found.revoked_at is None and known == self._epoch:
-            self._cached.put(digest, found)
-        return found
+        key = await keys.look_up(self._store, digest)
+        if key and key.revoked_at is None and known == self._epoch:
+            self._cached.put(digest, key)
+        return key
 
     def _prepare(self) -> tuple[set[bytes], asyncio.Task[FoundKeys]]:
         digests = set[bytes]()
@@ -109,16 +109,16 @@ class KeyCache:
             async with asyncio.timeout(self._wait_s):
                 async with self._turns:
                     self._next = None
-                    found = await keys.look_up_many(self._store, list(digests))
+                    keys_read = await keys.look_up_many(self._store, list(digests))
         except TimeoutError:
             self._next = None  # it may not have begun: no other look-up may join it now
             raise StoreUnavailable("The store did not answer in time.") from None
-        self._keep(found)
-        return found
+        self._keep(keys_read)
+        return keys_read
 
-    def _keep(self, found: FoundKeys) -> None:
+    def _keep(self, keys_read: FoundKeys) -> None:
         """Cache what was read under the newest epoch. A revoked key is not: it must take as long as an unknown one."""
-        if found.epoch == self._presence.epoch:
-            for digest, key in found.by_digest.items():
+        if keys_read.epoch == self._presence.epoch:
+            for digest, key in keys_read.by_digest.items():
                 if key.revoked_at is None:
                     self._cached.put(digest, key)

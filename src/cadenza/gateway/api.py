@@ -36,7 +36,7 @@ from cadenza.gateway.endpoints import (
 )
 from cadenza.gateway.gateway import Gateway
 from cadenza.gateway.in_flight import NO_KEY
-from cadenza.gateway.request import ApiRequest, At, RequestRecord
+from cadenza.gateway.request import ApiRequest, OnStep, RequestRecord
 from cadenza.http.exchange import STREAMING, Exchange, Interruption
 from cadenza.observe import places
 from cadenza.process import is_exhausted
@@ -92,7 +92,7 @@ class Router:
         self,
         exchange: Exchange,
         endpoint: Endpoint | None = None,
-        make_record: Callable[[Exchange, At], RequestRecord] = RequestRecord,
+        make_record: Callable[[Exchange, OnStep], RequestRecord] = RequestRecord,
     ) -> None:
         """Serve one request, by the endpoint of its path unless another is given.
 

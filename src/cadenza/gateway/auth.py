@@ -37,11 +37,11 @@ async def identify(gateway: Gateway, exchange: Exchange) -> Caller:
     if not request.memo:
         request.memo = digest_key(presented_key(request.headers))
     digest = request.memo
-    found = gateway.key_cache.find_now(digest, exchange.started_s)
-    if found is None or (found.expires_at is not None and clock.now_ms() >= found.expires_at):
-        found = await _look_up(gateway, exchange, digest)
+    key = gateway.key_cache.find_now(digest, exchange.started_s)
+    if key is None or (key.expires_at is not None and clock.now_ms() >= key.expires_at):
+        key = await _look_up(gateway, exchange, digest)
     gateway.in_flight.key_digests[exchange] = digest
-    return count_now(gateway, found) or await count_request(gateway, found)
+    return count_now(gateway, key) or await count_request(gateway, key)
 
 
 async def _look_up(gateway: Gateway, exchange: Exchange, digest: bytes) -> FoundKey:
@@ -55,41 +55,41 @@ async def _look_up(gateway: Gateway, exchange: Exchange, digest: bytes) -> Found
         await gateway.unknown_keys.begin(digest, exchange.client_address)
     gateway.in_flight.key_digests[exchange] = digest
     try:
-        found = await gateway.key_cache.find(digest)
+        key = await gateway.key_cache.find(digest)
     except asyncio.CancelledError:
         gateway.unknown_keys.spend(digest)
         raise
     except StoreUnavailable:
         gateway.unknown_keys.release(digest)
         raise
-    if found is None or keys.state_of(found.revoked_at, found.expires_at, clock.now_ms()) != "active":
-        gateway.unknown_keys.found_dead(digest, is_permanent=found is None or found.suspended_at is None)
+    if key is None or keys.state_of(key.revoked_at, key.expires_at, clock.now_ms()) != "active":
+        gateway.unknown_keys.found_dead(digest, is_permanent=key is None or key.suspended_at is None)
         raise Unauthenticated
     gateway.unknown_keys.found_live(digest)
-    return found
+    return key
 
 
-def count_now(gateway: Gateway, found: FoundKey) -> Caller | None:
+def count_now(gateway: Gateway, key: FoundKey) -> Caller | None:
     """The same as `count_request`, unless that has to wait."""
-    if found.classes_epoch > gateway.reloader.epoch:
+    if key.classes_epoch > gateway.reloader.epoch:
         return None
-    principal = found.principal
+    principal = key.principal
     rate = rate_of(principal, gateway.snapshot.limits)
     gateway.key_use.note(principal.key_id)
     ticket = gateway.rates.take_now(principal.key_id, rate)
     return None if ticket is None else Caller(principal, rate, ticket)
 
 
-async def count_request(gateway: Gateway, found: FoundKey) -> Caller:
+async def count_request(gateway: Gateway, key: FoundKey) -> Caller:
     """The caller with this live key. Every request counts against its rate."""
-    if found.classes_epoch > gateway.reloader.epoch:
-        await gateway.reloader.catch_up(found.classes_epoch)
-    if caller := count_now(gateway, found):
+    if key.classes_epoch > gateway.reloader.epoch:
+        await gateway.reloader.catch_up(key.classes_epoch)
+    if caller := count_now(gateway, key):
         return caller
-    rate, began_s = rate_of(found.principal, gateway.snapshot.limits), time.monotonic()
-    ticket = await gateway.rates.take(found.principal.key_id, rate)
+    rate, began_s = rate_of(key.principal, gateway.snapshot.limits), time.monotonic()
+    ticket = await gateway.rates.take(key.principal.key_id, rate)
     gateway.observer.metrics.waits.add("rate", time.monotonic() - began_s)
-    return Caller(found.principal, rate, ticket)
+    return Caller(key.principal, rate, ticket)
 
 
 def authorize(gateway: Gateway, exchange: Exchange, caller: Caller, scope: str) -> None:

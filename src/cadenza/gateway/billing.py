@@ -19,7 +19,7 @@ from cadenza.core.records import Plan, ReplyResult, Route
 from cadenza.gateway.credit_errors import check_least_credit, idempotency_digest, insufficient_credit, say_repeated
 from cadenza.gateway.meter import UsageMeter
 from cadenza.gateway.request import ApiRequest, RequestRecord
-from cadenza.ledger.rules import Ended, Held, Hold, Insufficient, Repeated
+from cadenza.ledger.rules import Ended, HeldCredit, Hold, Insufficient, Repeated
 from cadenza.ledger.writer import LedgerWriter
 from cadenza.routing.catalogue import ServedClass
 from cadenza.routing.prompt import PromptSize
@@ -100,7 +100,7 @@ class Credit:
         self._ledger.track(hold.completion_id, self.meter)
         return self
 
-    async def _hold_in_store(self, hold: Hold, prompt: PromptSize) -> Held:
+    async def _hold_in_store(self, hold: Hold, prompt: PromptSize) -> HeldCredit:
         """Hold credit in the store. If it may not pay for the bound of an uncounted prompt, the prompt is counted."""
         answer = await self._ledger.hold(hold)
         if isinstance(answer, Insufficient) and not hold.is_counted and not answer.debt_nano:

@@ -23,7 +23,7 @@ from cadenza.gateway.billing import Credit, size_hold
 from cadenza.gateway.credit_errors import check_least_credit
 from cadenza.gateway.extra_fields import ignored_header, passed_fields, with_passed_fields
 from cadenza.gateway.gateway import Gateway
-from cadenza.gateway.grounding import SWITCH, read_turned_off, with_able_routes
+from cadenza.gateway.grounding import GROUNDING_HEADER, read_turned_off, with_able_routes
 from cadenza.gateway.large.bodies import LargeBodies
 from cadenza.gateway.large.weight import Steps, TooManySteps, is_light
 from cadenza.gateway.parts import with_files
@@ -116,7 +116,7 @@ def read_chat_now(exchange: Exchange) -> ChatRequest | None:
     body, headers = exchange.body, exchange.request.headers
     if not body.is_complete or body.unread_bytes > UNPAID_BYTES:
         return None
-    if b"content-encoding" in headers or SWITCH in headers:
+    if b"content-encoding" in headers or GROUNDING_HEADER in headers:
         check_headers(exchange.request)
     return parse_chat(body.take())
 
@@ -146,7 +146,7 @@ def check_headers(request: Request) -> None:
     headers = request.headers
     if b"content-encoding" in headers and headers[b"content-encoding"].lower() != b"identity":
         raise UnsupportedEncoding
-    if SWITCH in headers:
+    if GROUNDING_HEADER in headers:
         read_turned_off(request)  # refuses an unknown value, with tools too
 
 

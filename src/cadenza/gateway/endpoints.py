@@ -14,7 +14,6 @@ import msgspec
 from cadenza import clock, parts
 from cadenza.core.activity import read_filter, read_limit, read_place
 from cadenza.core.errors import InvalidRequest, NotFound, RateLimited, error_headers, render_error
-from cadenza.core.extras import describe_missing
 from cadenza.core.records import Outcome
 from cadenza.core.spans import Span, parse_span
 from cadenza.core.usage_report import parse_group, report_head
@@ -140,7 +139,7 @@ def unknown_path(path: str, known: Iterable[str], instead: Mapping[str, str] = N
         if path == start or path.startswith(f"{start}/"):
             return NotFound(f"This endpoint is not implemented. {advice}")
     if (part := parts.find(path)) and not part.is_installed:
-        return NotFound(f"This endpoint {describe_missing(part.name)}")
+        return NotFound(f"This endpoint {part.missing}")
     if path.startswith("/v1/v1"):
         return NotFound("The path has /v1 twice. Write it only once: in the client's base address, or in the path.")
     return NotFound(f"This path does not exist. The paths are {', '.join(known)} and {MODELS_PATH}/{{model}}.")

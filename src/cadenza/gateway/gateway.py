@@ -88,8 +88,8 @@ class Gateway:
 
     def has_usable_route(self) -> bool:
         """Whether any route of any class can be expected to answer. From then on the metrics have each route."""
-        found = [self.dispatcher.health.of(route) for route in self.snapshot.catalogue.routes()]
-        return any(health.is_usable for health in found)
+        health_of_routes = [self.dispatcher.health.of(route) for route in self.snapshot.catalogue.routes()]
+        return any(health.is_usable for health in health_of_routes)
 
     def _use(self, snapshot: Snapshot) -> None:
         """Serve new requests by this snapshot. Requests in flight keep the one that they have."""

@@ -19,7 +19,7 @@ from cadenza.http.exchange import Request
 from cadenza.routing.catalogue import Catalogue, ServedClass, routes_that_take
 from cadenza.routing.prompt import PromptSize
 
-SWITCH = b"x-cadenza-grounding"
+GROUNDING_HEADER = b"x-cadenza-grounding"
 TURNED_OFF = {b"none": {"memory", "search"}, b"memory=off": {"memory"}, b"search=off": {"search"}}
 UNKNOWN_VALUE = (
     "x-cadenza-grounding: a request can have the values `memory=off`, `search=off`, and `none`, which turns both off. "
@@ -91,9 +91,10 @@ class NoGrounder:
 
 def read_turned_off(request: Request) -> set[str]:
     """What the header turns off; 400 if it has an unknown value. An empty value is ignored."""
-    if SWITCH not in request.headers:
+    if GROUNDING_HEADER not in request.headers:
         return set()
-    values = {one.strip().lower() for name, value in request.fields if name == SWITCH for one in value.split(b",")}
+    lists = [value.lower() for name, value in request.fields if name == GROUNDING_HEADER]
+    values = {word.strip() for words in lists for word in words.split(b",")}
     values.discard(b"")
     if values - TURNED_OFF.keys():
         raise InvalidRequest(UNKNOWN_VALUE)

@@ -91,7 +91,7 @@ class RevocationWatch:
 
     async def _check(self) -> None:
         digests = list(self._in_flight.digests())
-        found = await asyncio.gather(*map(self._key_cache.find, digests))
-        dead = {digest for digest, key in zip(digests, found, strict=True) if key is None or key.revoked_at is not None}
+        keys = await asyncio.gather(*map(self._key_cache.find, digests))
+        dead = {digest for digest, key in zip(digests, keys, strict=True) if key is None or key.revoked_at is not None}
         if dead and (ended := self._in_flight.interrupt_keys(dead)):
             self._log.info("ended the requests of revoked keys", requests=ended)

@@ -105,10 +105,10 @@ class RequestInput:
     def take_whole_head(self) -> bytes:
         """The head at the front, if all of it has arrived and it is small; else nothing. This is the usual case."""
         begin = self._at
-        found = self.data.find(BLANK_LINE, begin, begin + PIECE_BYTES_MAX)
-        if found <= begin or self.data[begin] in LINE_ENDS:
+        blank_line_at = self.data.find(BLANK_LINE, begin, begin + PIECE_BYTES_MAX)
+        if blank_line_at <= begin or self.data[begin] in LINE_ENDS:
             return b""
-        return self.take(found + len(BLANK_LINE) - begin)
+        return self.take(blank_line_at + len(BLANK_LINE) - begin)
 
     def skip_line_ends(self) -> int:
         """Drop the line ends at the front; how many bytes they were."""
@@ -121,9 +121,9 @@ class RequestInput:
         end = self._end_of_split_blank_line() if self._end else 0
         if not end:
             end = begin + PIECE_BYTES_MAX
-            found = self.data.find(BLANK_LINE, begin, end)
-            if found >= 0:
-                end = found + len(BLANK_LINE)
+            blank_line_at = self.data.find(BLANK_LINE, begin, end)
+            if blank_line_at >= 0:
+                end = blank_line_at + len(BLANK_LINE)
         taken = self.take(end - begin)
         self._end = b"" if taken.endswith(BLANK_LINE) else (self._end + taken)[-3:]
         return taken
@@ -134,8 +134,8 @@ class RequestInput:
 
     def _end_of_split_blank_line(self) -> int:
         """Where a blank line ends that began in what was taken before; 0 if there is none."""
-        found = (self._end + self.data[self._at : self._at + 3]).find(BLANK_LINE)
-        return self._at + found + len(BLANK_LINE) - len(self._end) if found >= 0 else 0
+        blank_line_at = (self._end + self.data[self._at : self._at + 3]).find(BLANK_LINE)
+        return self._at + blank_line_at + len(BLANK_LINE) - len(self._end) if blank_line_at >= 0 else 0
 
 
 class KnownHead:

@@ -12,10 +12,10 @@ from itertools import chain
 
 import msgspec
 
-from cadenza.ledger.rules import End, Ended, Hold, Taken
+from cadenza.ledger.rules import End, Ended, Hold, HoldResult
 from cadenza.store.store import StoreUnavailable
 
-Answer = Taken | Ended
+Answer = HoldResult | Ended
 
 
 class Move(msgspec.Struct):
@@ -101,7 +101,7 @@ class Backlog:
 
     def requeue(self, batch: Iterable[Move]) -> None:
         """Put moves back at the head of the queues of their accounts. Holds without a waiting caller are dropped."""
-        for move in reversed([one for one in batch if one.is_needed]):
+        for move in reversed([move for move in batch if move.is_needed]):
             assert move.account_id in self._in_flight
             queue = self._queue(move.account_id)
             queue.setdefault(move.account_id, []).insert(0, move)
@@ -120,25 +120,26 @@ class Backlog:
 
     def fail_holds(self, error: StoreUnavailable, account_id: str | None = None) -> None:
         """Fail and drop the waiting holds, of one account or of all. Ends stay."""
-        for one in [*self._ready, *self._aside] if account_id is None else [account_id]:
-            queue = self._queue(one)
-            kept = [move for move in queue.get(one, []) if not fail_hold(move, error)]
-            if kept or one in self._aside:
-                queue[one] = kept
+        for owner in [*self._ready, *self._aside] if account_id is None else [account_id]:
+            queue = self._queue(owner)
+            kept = [move for move in queue.get(owner, []) if not fail_hold(move, error)]
+            if kept or owner in self._aside:
+                queue[owner] = kept
             else:
-                queue.pop(one, None)
+                queue.pop(owner, None)
 
     def late(self, looks: int) -> list[Move]:
         """Look at all moves, and return those without an answer after more than `looks` calls.
 
         Calls are counted instead of seconds: after a pause of this process, answers may have arrived unread.
         """
-        found = []
-        for move in {id(one): one for one in self._moves()}.values():  # one put back may still be in flight
+        late_moves = []
+        each_once = {id(move): move for move in self._moves()}  # a move that was put back may still be in flight
+        for move in each_once.values():
             move.looks += 1
             if move.looks > looks and not move.answer.done():
-                found.append(move)
-        return found
+                late_moves.append(move)
+        return late_moves
 
     @property
     def looks_most(self) -> int:
@@ -161,17 +162,17 @@ class Backlog:
         return self._aside if account_id in self._aside else self._ready
 
     def _waiting_aside(self) -> list[str]:
-        return [one for one, moves in self._aside.items() if moves and one not in self._in_flight]
+        return [aside for aside, moves in self._aside.items() if moves and aside not in self._in_flight]
 
     def _take_account(self, account_id: str, count: int, *, is_served: bool = True) -> list[Move]:
         assert account_id not in self._in_flight
         queue = self._queue(account_id)
-        taken, rest = queue[account_id][:count], queue[account_id][count:]
+        taken, waiting = queue[account_id][:count], queue[account_id][count:]
         self._in_flight[account_id] = taken
-        if queue is self._ready and not rest:
+        if queue is self._ready and not waiting:
             del queue[account_id]
             return taken
-        queue[account_id] = rest
+        queue[account_id] = waiting
         if is_served:
             queue.move_to_end(account_id)
         return taken

@@ -53,9 +53,9 @@ class CapHolds:
         """The store has the right amounts for an account."""
         self._doubtful.pop(account_id, None)
 
-    def doubtful(self, found: Iterable[tuple[str, str]]) -> list[str]:
-        """The accounts with doubtful keys. `found` are the accounts and keys for which the store has amounts."""
-        for account_id, key_id in found:
+    def doubtful(self, stored: Iterable[tuple[str, str]]) -> list[str]:
+        """The accounts with doubtful keys. `stored` are the accounts and keys for which the store has amounts."""
+        for account_id, key_id in stored:
             if all(key_id != held_of for held_of, _ in self._held.get(account_id, {}).values()):
                 self.doubt(account_id, key_id)
         return [*self._doubtful]

@@ -98,7 +98,7 @@ def set_cap(tx: Transaction, account_id: str, key_id: str, cap: Cap | None, now_
 
 def read_caps(tx: Transaction, process: str, holds_by_key: Mapping[str, Sequence[Hold]]) -> dict[str, CapState]:
     """Read the caps of these keys, by key id, with what was spent in the months of these holds."""
-    found: dict[str, CapState] = {}
+    states: dict[str, CapState] = {}
     for row in tx.rows_by_ids(READ, sorted(holds_by_key), {"process": process}):
         key_id, limit_nano, period, month, spent_nano, excused_nano, held_nano, mine_nano = row
         state = CapState(
@@ -108,8 +108,8 @@ def read_caps(tx: Transaction, process: str, holds_by_key: Mapping[str, Sequence
             other = month_of(period, hold.started_at)
             if other not in (month, *state.other_months_nano):
                 state.other_months_nano[other] = _spent(tx, key_id, other)
-        found[key_id] = state
-    return found
+        states[key_id] = state
+    return states
 
 
 def write_caps(tx: Transaction, process: str, before: dict[str, CapState], after: Iterable[CapState]) -> None:

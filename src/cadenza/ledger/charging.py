@@ -20,12 +20,12 @@ import msgspec
 
 from cadenza.ledger.caps import CapState, CapUse
 from cadenza.ledger.rules import (
+    BatchFacts,
     Changes,
     Charge,
     Demand,
     End,
     Ended,
-    Known,
     LockedAccount,
     Recorded,
     granted_part,
@@ -47,7 +47,7 @@ def begin_caps(caps: Iterable[CapState], use: CapUse, ends: list[End]) -> None:
 
 
 def end_requests(
-    account: LockedAccount, demand: Demand, ends: list[End], known: Known, changes: Changes
+    account: LockedAccount, demand: Demand, ends: list[End], known: BatchFacts, changes: Changes
 ) -> list[Ended]:
     """Charge the requests that ended, then give back what the process does not keep of its reserve.
 
@@ -66,7 +66,7 @@ def end_requests(
     return ended
 
 
-def _end(account: LockedAccount, kept_nano: int, end: End, known: Known, changes: Changes) -> Ended:
+def _end(account: LockedAccount, kept_nano: int, end: End, known: BatchFacts, changes: Changes) -> Ended:
     """Charge what is due, from the part of the reserve that is not kept and from free credit, never more."""
     hold, outcome = end.hold, end.outcome
     if end.is_marked:
@@ -101,7 +101,7 @@ def _end(account: LockedAccount, kept_nano: int, end: End, known: Known, changes
     return Ended(charged_nano, short_nano, is_lost=_is_short(end, charged_nano))
 
 
-def _end_again(account: LockedAccount, end: End, recorded: Recorded, known: Known, changes: Changes) -> Ended:
+def _end_again(account: LockedAccount, end: End, recorded: Recorded, known: BatchFacts, changes: Changes) -> Ended:
     """The store has an end of this request. If a sweep wrote it and charged too much, correct it."""
     hold, due_nano, cost_nano = end.hold, end.due_nano, recorded.cost_nano
     if recorded.source == "lost":
@@ -135,7 +135,7 @@ def _granted_back(account: LockedAccount, recorded: Recorded, due_nano: int) -> 
     return max(0, min(back_nano, account.balance_nano - account.granted_nano))
 
 
-def _lose(end: End, known: Known, changes: Changes) -> Ended:
+def _lose(end: End, known: BatchFacts, changes: Changes) -> Ended:
     """Charge nothing: the reply must not seem complete. Its idempotency key is free, unless another request has it."""
     if end.hold.idempotency_digest:
         changes.freed_keys.append(end.hold)
@@ -145,7 +145,7 @@ def _lose(end: End, known: Known, changes: Changes) -> Ended:
     return Ended(is_lost=True)
 
 
-def _has_lost_its_key(end: End, known: Known) -> bool:
+def _has_lost_its_key(end: End, known: BatchFacts) -> bool:
     """Whether the idempotency key of a request was freed, or its API key was revoked before it ended late.
 
     A paused process may have begun a request with a key that was revoked meanwhile: it is not known when it began.

@@ -21,38 +21,40 @@ from cadenza.store.statements import Statement
 from cadenza.store.store import Store
 from cadenza.store.tables.metered import KEY, OF_REQUEST, SUMS
 
-# The words in capitals are filled in below: METERED and CHARGES are the metering rows and entries that are read, and
-# SUMMED are the amounts that add up to the balances. Both databases run these queries once and keep the result, because
-# several rules use each. `suspects` are the metering rows that break a rule together with their charge, if any. If
-# there are none, each metering row with costs has a charge. Then, if there are as many charges as metering rows with
-# one, no charge is without a metering row and none is the second of its request. So the rules about that look for such
-# charges only if there is a row of `doubts`. Metering rows that began before KEPT_SINCE, and whose ids are below
-# FIRST_KEPT_ID, may have been removed: only the sums by day are left of them.
+# What stands in braces is filled in below: `metered` and `charges` are the metering rows and entries that are read,
+# and `summed` are the amounts that add up to the balances. Both databases run these queries once and keep the result,
+# because several rules use each. `suspects` are the metering rows that break a rule together with their charge, if
+# any. If there are none, each metering row with costs has a charge. Then, if there are as many charges as metering
+# rows with one, no charge is without a metering row and none is the second of its request. So the rules about that
+# look for such charges only if there is a row of `doubts`. Metering rows that began before `kept_since`, and whose
+# ids are below `first_kept_id`, may have been removed: only the sums by day are left of them.
 PASSES = {
     "sums": """
-        SELECT account_id, SUM(amount_nano) AS total, SUM(granted_nano) AS granted, SUM(CHARGED) AS charged
-        FROM SUMMED m GROUP BY account_id""",
+        SELECT account_id, SUM(amount_nano) AS total, SUM(granted_nano) AS granted, SUM({charged}) AS charged
+        FROM {summed} m GROUP BY account_id""",
     "corrections": """
         SELECT id, account_id, completion_id, amount_nano, origin, debt_id FROM entries WHERE kind = 'correction'""",
     "corrected": """
         SELECT completion_id, SUM(amount_nano) AS total FROM corrections
         WHERE completion_id IS NOT NULL AND origin <> 'refund' GROUP BY completion_id""",
     "suspects": """
-        SELECT u.completion_id, u.cost_nano, u.held_nano, u.short_nano, HIGHEST AS highest_nano, PRICED AS priced_nano,
+        SELECT u.completion_id, u.cost_nano, u.held_nano, u.short_nano, {highest} AS highest_nano,
+        {priced} AS priced_nano,
         u.cost_nano + COALESCE(e.amount_nano, 0) + COALESCE(c.total, 0) AS off_by_nano
-        FROM METERED u LEFT JOIN entries e ON e.completion_id = u.completion_id AND e.kind = 'charge'
+        FROM {metered} u LEFT JOIN entries e ON e.completion_id = u.completion_id AND e.kind = 'charge'
         LEFT JOIN corrected c ON c.completion_id = u.completion_id
         WHERE u.cost_nano <> -COALESCE(e.amount_nano, 0) - COALESCE(c.total, 0) OR u.account_id <> e.account_id
-        OR u.cost_nano + u.short_nano <> PRICED OR u.short_nano < 0 OR u.cost_nano > HIGHEST""",
+        OR u.cost_nano + u.short_nano <> {priced} OR u.short_nano < 0 OR u.cost_nano > {highest}""",
     "doubts": """
         SELECT 1 FROM suspects UNION ALL
         SELECT 1 WHERE (
-            SELECT COUNT(*) FROM CHARGES e WHERE e.kind = 'charge' AND e.completion_id >= FIRST_KEPT_ID) <> (
-            SELECT COUNT(*) FROM METERED u WHERE u.completion_id >= FIRST_KEPT_ID AND (SURELY EXISTS (
-                SELECT 1 FROM entries e WHERE e.completion_id = u.completion_id AND e.kind = 'charge' AND IS_READ)))""",
+            SELECT COUNT(*) FROM {charges} e WHERE e.kind = 'charge' AND e.completion_id >= {first_kept_id}) <> (
+            SELECT COUNT(*) FROM {metered} u WHERE u.completion_id >= {first_kept_id} AND ({surely} EXISTS (
+                SELECT 1 FROM entries e
+                WHERE e.completion_id = u.completion_id AND e.kind = 'charge' AND {is_read})))""",
 }
-# Each rule selects the rows that break it: the account, request or key, and by how much it is off. MONTH is the month
-# of u.day, like 202611 in UTC.
+# Each rule selects the rows that break it: the account, request or key, and by how much it is off. `month` is the
+# month of u.day, like 202611 in UTC.
 RULES = {
     "the balance is the sum of the entries": """
         SELECT a.id, a.balance_nano - COALESCE(e.total, 0) FROM accounts a
@@ -65,23 +67,23 @@ RULES = {
     "the held sum never exceeds the balance": """
         SELECT id, balance_nano - held_nano FROM accounts WHERE held_nano < 0 OR balance_nano < held_nano""",
     "a request is charged at most once": """
-        SELECT e.completion_id, MIN(e.amount_nano) - SUM(e.amount_nano) FROM CHARGES e
+        SELECT e.completion_id, MIN(e.amount_nano) - SUM(e.amount_nano) FROM {charges} e
         WHERE e.kind = 'charge' AND EXISTS (SELECT 1 FROM doubts)
         GROUP BY e.completion_id HAVING COUNT(*) > 1""",
     "a charge has its metering row, on the same account": """
-        SELECT e.completion_id, e.amount_nano FROM CHARGES e LEFT JOIN usage u ON u.completion_id = e.completion_id
+        SELECT e.completion_id, e.amount_nano FROM {charges} e LEFT JOIN usage u ON u.completion_id = e.completion_id
         WHERE e.kind = 'charge' AND (u.account_id IS NULL OR u.account_id <> e.account_id)
-        AND EXISTS (SELECT 1 FROM doubts) AND NOT (u.account_id IS NULL AND e.completion_id < FIRST_KEPT_ID)""",
+        AND EXISTS (SELECT 1 FROM doubts) AND NOT (u.account_id IS NULL AND e.completion_id < {first_kept_id})""",
     "the sums by day are those of the metering rows": """
         SELECT d.account_id, SUM(d.cost_nano) FROM (
-            SELECT DAY_COLUMNS FROM usage_days WHERE IS_OPEN_DAY
-            UNION ALL SELECT REQUEST_COLUMNS FROM METERED u WHERE u.started_at >= KEPT_SINCE
-        ) d GROUP BY DAY_KEY HAVING DIFFERS""",
+            SELECT {day_columns} FROM usage_days WHERE {is_open_day}
+            UNION ALL SELECT {request_columns} FROM {metered} u WHERE u.started_at >= {kept_since}
+        ) d GROUP BY {day_key} HAVING {differs}""",
     "the sums by day cost what was charged and corrected": """
         SELECT a.id, COALESCE(d.cost, 0) + COALESCE(e.charged, 0) FROM accounts a
         LEFT JOIN (SELECT account_id, SUM(cost_nano) AS cost FROM usage_days GROUP BY account_id) d
         ON d.account_id = a.id LEFT JOIN sums e ON e.account_id = a.id
-        WHERE IS_WHOLE AND COALESCE(d.cost, 0) <> -COALESCE(e.charged, 0)""",
+        WHERE {is_whole} AND COALESCE(d.cost, 0) <> -COALESCE(e.charged, 0)""",
     "a correction of a request follows its charge, on the same account": """
         SELECT c.completion_id, c.amount_nano FROM corrections c
         LEFT JOIN entries e ON e.completion_id = c.completion_id AND e.kind = 'charge' AND e.id < c.id
@@ -103,13 +105,13 @@ RULES = {
             SELECT u.completion_id, u.cost_nano, u.started_at - LAG(u.started_at) OVER (
                 PARTITION BY u.idempotency_digest, u.account_id ORDER BY u.started_at, u.completion_id
             ) AS after_ms
-            FROM METERED u WHERE u.idempotency_digest IS NOT NULL AND u.cost_nano > 0
-        ) k WHERE k.after_ms < DAY_MS""",
+            FROM {metered} u WHERE u.idempotency_digest IS NOT NULL AND u.cost_nano > 0
+        ) k WHERE k.after_ms < {day_ms}""",
     "what is spent of a cap is the sum of the days of its period": """
         SELECT c.key_id, c.spent_nano - COALESCE(s.total, 0) FROM caps c
         LEFT JOIN (
             SELECT k.key_id, SUM(u.cost_nano) AS total FROM caps k JOIN usage_days u ON u.key_id = k.key_id
-            WHERE k.month = 0 OR k.month = MONTH GROUP BY k.key_id
+            WHERE k.month = 0 OR k.month = {month} GROUP BY k.key_id
         ) s ON s.key_id = c.key_id
         WHERE c.spent_nano <> COALESCE(s.total, 0)""",
     "no key spends and holds more than its cap, except by requests that ran before the cap was set": """
@@ -151,88 +153,82 @@ RULES = {
         LEFT JOIN (SELECT month, SUM(balance_nano) AS total FROM closed_balances GROUP BY month) b ON b.month = m.month
         WHERE m.hash IS NOT NULL AND m.closing_nano <> COALESCE(b.total, 0)""",
 }
+KEPT_SINCE = "(SELECT COALESCE(MAX(kept_from), 0) FROM retention WHERE name = 'usage')"
 OF_DATABASE = {
     "sqlite": {
-        "MONTH": "CAST(strftime('%Y%m', u.day * 86400, 'unixepoch') AS INTEGER)",
-        "FIRST_KEPT_ID": "printf('chatcmpl-%011x', KEPT_SINCE)",
-        "IN_ANY_ORDER": "NOT INDEXED",  # sorting ten million rows takes half as long as finding each by the index
+        "month": "CAST(strftime('%Y%m', u.day * 86400, 'unixepoch') AS INTEGER)",
+        "first_kept_id": f"printf('chatcmpl-%011x', {KEPT_SINCE})",
+        "in_any_order": "NOT INDEXED",  # sorting ten million rows takes half as long as finding each by the index
     },
     "postgres": {
-        "MONTH": "CAST(to_char(DATE '1970-01-01' + CAST(u.day AS INTEGER), 'YYYYMM') AS INTEGER)",
-        "FIRST_KEPT_ID": "'chatcmpl-' || lpad(to_hex(KEPT_SINCE), 11, '0')",
-        "IN_ANY_ORDER": "",
+        "month": "CAST(to_char(DATE '1970-01-01' + CAST(u.day AS INTEGER), 'YYYYMM') AS INTEGER)",
+        "first_kept_id": f"'chatcmpl-' || lpad(to_hex({KEPT_SINCE}), 11, '0')",
+        "in_any_order": "",
     },
 }
-PRICED = """(
+FIXED = {
+    "kept_since": KEPT_SINCE,
+    "day_ms": str(IDEMPOTENCY_MS),
+    "priced": """(
     (u.prompt_tokens - u.cached_tokens) * u.input_nano + u.cached_tokens * COALESCE(u.cached_input_nano, u.input_nano)
-    + u.completion_tokens * u.output_nano)"""
-# An upstream may count twice as many prompt tokens, and send more of an answer than was asked for.
-HIGHEST = f"(2 * u.held_nano + {OUTPUT_TOKENS_MAX} * (u.input_nano + u.output_nano))"
-KEPT_SINCE = "(SELECT COALESCE(MAX(kept_from), 0) FROM retention WHERE name = 'usage')"
-WORDS = {"PRICED": PRICED, "HIGHEST": HIGHEST, "DAY_MS": str(IDEMPOTENCY_MS)}
-WORDS |= {
-    "DAY_COLUMNS": ", ".join((*KEY, *SUMS)),
-    "REQUEST_COLUMNS": ", ".join((*OF_REQUEST.values(), *(f"-({sql})" for sql in SUMS.values()))),
-    "DAY_KEY": ", ".join(KEY),
-    "DIFFERS": " OR ".join(f"SUM({name}) <> 0" for name in SUMS),
+    + u.completion_tokens * u.output_nano)""",
+    # An upstream may count twice as many prompt tokens, and send more of an answer than was asked for.
+    "highest": f"(2 * u.held_nano + {OUTPUT_TOKENS_MAX} * (u.input_nano + u.output_nano))",
+    "day_columns": ", ".join((*KEY, *SUMS)),
+    "request_columns": ", ".join((*OF_REQUEST.values(), *(f"-({sql})" for sql in SUMS.values()))),
+    "day_key": ", ".join(KEY),
+    "differs": " OR ".join(f"SUM({name}) <> 0" for name in SUMS),
 }
 ALL = {
-    "METERED": "usage",
-    "CHARGES": "entries",
-    "SUMMED": "(SELECT * FROM entries IN_ANY_ORDER)",
-    "SURELY": "u.cost_nano > 0 OR",  # a metering row with costs has a charge
-    "IS_READ": "TRUE",
-    "IS_OPEN_DAY": f"day >= KEPT_SINCE / {DAY_MS}",
-    "IS_WHOLE": "TRUE",
-    "CHARGED": "CASE WHEN kind = 'charge' OR (completion_id IS NOT NULL AND origin <> 'refund') THEN amount_nano END",
+    "metered": "usage",
+    "charges": "entries",
+    "summed": "(SELECT * FROM entries {in_any_order})",
+    "surely": "u.cost_nano > 0 OR",  # a metering row with costs has a charge
+    "is_read": "TRUE",
+    "is_open_day": f"day >= {KEPT_SINCE} / {DAY_MS}",
+    "is_whole": "TRUE",
+    "charged": "CASE WHEN kind = 'charge' OR (completion_id IS NOT NULL AND origin <> 'refund') THEN amount_nano END",
 }
 OPEN = {
-    "METERED": "(SELECT * FROM usage WHERE completion_id >= :first_request AND started_at >= :began)",
-    "CHARGES": "(SELECT * FROM entries WHERE id >= :first AND created_at >= :since)",
-    "SUMMED": """(
+    "metered": "(SELECT * FROM usage WHERE completion_id >= :first_request AND started_at >= :began)",
+    "charges": "(SELECT * FROM entries WHERE id >= :first AND created_at >= :since)",
+    "summed": """(
         SELECT account_id, amount_nano, granted_nano FROM entries WHERE id >= :first AND created_at >= :since
         UNION ALL SELECT account_id, balance_nano, granted_nano FROM closed_balances WHERE month = :closed)""",
-    "SURELY": "",
-    "IS_READ": "e.id >= :first AND e.created_at >= :since",
-    "IS_OPEN_DAY": f"day >= :began / {DAY_MS} AND day >= KEPT_SINCE / {DAY_MS}",
-    "IS_WHOLE": "FALSE",
-    "CHARGED": "0",
+    "surely": "",
+    "is_read": "e.id >= :first AND e.created_at >= :since",
+    "is_open_day": f"day >= :began / {DAY_MS} AND day >= {KEPT_SINCE} / {DAY_MS}",
+    "is_whole": "FALSE",
+    "charged": "0",
 }
 
 
 def rules_of(database: str) -> dict[str, str]:
     """The rules in the SQL of a database, each as a statement of its own, which reads all entries."""
-    words = _words(database, ALL)
-    return {rule: _fill_in(f"{_passes()} {query}", words) for rule, query in RULES.items()}
+    return {rule: _write(query, database, ALL) for rule, query in RULES.items()}
 
 
 def _check(database: str, rows: Mapping[str, str]) -> TextClause:
-    rules = " UNION ALL ".join(f"SELECT '{rule}', x.* FROM ({query}) x" for rule, query in RULES.items())  # noqa: S608 our own constants
-    return text(_fill_in(f"{_passes()} {rules}", _words(database, rows)))
+    rules = (f"SELECT '{rule}', x.* FROM ({query}) x" for rule, query in RULES.items())  # noqa: S608 our own constants
+    return text(_write(" UNION ALL ".join(rules), database, rows))
 
 
-def _passes() -> str:
-    return "WITH " + ", ".join(f"{name} AS ({query})" for name, query in PASSES.items())
-
-
-def _words(database: str, rows: Mapping[str, str]) -> dict[str, str]:
-    return {**WORDS, **rows, **OF_DATABASE[database], "KEPT_SINCE": KEPT_SINCE}
-
-
-def _fill_in(query: str, words: Mapping[str, str]) -> str:
-    for word, sql in words.items():
-        query = query.replace(word, sql)
-    return query
+def _write(query: str, database: str, rows: Mapping[str, str]) -> str:
+    """The query after what it needs, for a database, over these rows."""
+    passes = ", ".join(f"{name} AS ({sql})" for name, sql in PASSES.items())
+    of_database = OF_DATABASE[database]
+    read = {name: sql.format(**of_database) for name, sql in rows.items()}
+    return f"WITH {passes} {query}".format(**FIXED, **of_database, **read)
 
 
 CHECK = Statement(_check("sqlite", ALL), postgres=_check("postgres", ALL))
 CHECK_OPEN = Statement(_check("sqlite", OPEN), postgres=_check("postgres", OPEN))
 _COUNTS = """
-    SELECT (SELECT COUNT(*) FROM accounts), (SELECT COUNT(*) FROM CHARGES e),
-    (SELECT COUNT(*) FROM METERED u),
+    SELECT (SELECT COUNT(*) FROM accounts), (SELECT COUNT(*) FROM {charges} e),
+    (SELECT COUNT(*) FROM {metered} u),
     (SELECT COUNT(*) FROM reserves)"""
-COUNTS = Statement(text(_fill_in(_COUNTS, ALL)))
-COUNTS_OPEN = Statement(text(_fill_in(_COUNTS, OPEN)))
+COUNTS = Statement(text(_COUNTS.format(**ALL)))
+COUNTS_OPEN = Statement(text(_COUNTS.format(**OPEN)))
 
 
 class Violation(msgspec.Struct, frozen=True):
@@ -261,8 +257,8 @@ class CheckCounts(msgspec.Struct, frozen=True):
 
 async def find_violations(store: Store, closed: ClosedMonth | None = None) -> list[Violation]:
     """What breaks a rule, of everything or since a closed month."""
-    found = await store.report(*((CHECK_OPEN, _since(closed)) if closed else (CHECK, {})))
-    return [Violation(str(rule), str(subject), int(off_by)) for rule, subject, off_by in found]
+    rows = await store.report(*((CHECK_OPEN, _since(closed)) if closed else (CHECK, {})))
+    return [Violation(str(rule), str(subject), int(off_by)) for rule, subject, off_by in rows]
 
 
 async def count(store: Store, closed: ClosedMonth | None = None) -> CheckCounts:

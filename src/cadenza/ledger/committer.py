@@ -21,7 +21,7 @@ from cadenza.ledger import transaction
 from cadenza.ledger.backlog import Answer, Backlog, Move, fail, fail_hold
 from cadenza.ledger.charging import LOST_STATUS
 from cadenza.ledger.reserves import Reserves
-from cadenza.ledger.rules import End, Ended, Held, Hold, broken_off
+from cadenza.ledger.rules import End, Ended, HeldCredit, Hold, broken_off
 from cadenza.ledger.transaction import AccountMoves, Applied
 from cadenza.observe import Observer, places
 from cadenza.store.schema import processes
@@ -77,7 +77,7 @@ class Committer:
         observer.metrics.ledger_waiting.set_function(lambda: len(self._backlog))
         observer.metrics.ledger_longest_wait.set_function(lambda: self._backlog.looks_most * POLL_INTERVAL_S)
 
-    def hold_in_memory(self, hold: Hold) -> Held | None:
+    def hold_in_memory(self, hold: Hold) -> HeldCredit | None:
         """Hold credit inside the reserve, if it covers the hold.
 
         While the store takes no charges, or the account is locked, no reserve is used: a request that cannot be charged
@@ -240,7 +240,7 @@ class Committer:
         """Write each group in its own transaction, until the store does not take one."""
         for number, group in enumerate(groups, start=1):
             if not await self._commit(group, mode):
-                self._requeue([move for rest in groups[number:] for move in rest])
+                self._requeue([move for unwritten in groups[number:] for move in unwritten])
                 return False
         return True
 
@@ -278,9 +278,9 @@ class Committer:
         return built
 
     def _answer(self, applied: Applied, ends: list[Move], holds: list[Move]) -> None:
-        taken: list[tuple[Hold, Held]] = []
+        taken: list[tuple[Hold, HeldCredit]] = []
         for move, answer in zip(holds, applied.answers, strict=True):
-            if move.hold and isinstance(answer, Held):
+            if move.hold and isinstance(answer, HeldCredit):
                 taken.append((move.hold, answer))
         self._reserves.written(applied.account, taken)
         if applied.account.has_caps or applied.account.id in self._reserves.caps:
@@ -289,7 +289,7 @@ class Committer:
         for move, answer in zip(holds, applied.answers, strict=True):
             if not move.answer.done():
                 move.answer.set_result(answer)
-            elif move.hold and isinstance(answer, Held):  # its caller was cancelled
+            elif move.hold and isinstance(answer, HeldCredit):  # its caller was cancelled
                 self.abandon(move.hold, answer)
 
     def _note_caps(self, applied: Applied, ends: list[Move], holds: list[Move]) -> None:
@@ -299,7 +299,7 @@ class Committer:
             if move.end and move.end.is_capped:
                 caps.end(move.account_id, move.end.hold.completion_id)
         for move, answer in zip(holds, applied.answers, strict=True):
-            if move.hold and isinstance(answer, Held) and answer.is_capped:
+            if move.hold and isinstance(answer, HeldCredit) and answer.is_capped:
                 caps.hold(move.hold, answer.amount_nano)
 
     def _answer_ends(self, ends: list[Move], answers: list[Ended]) -> None:
@@ -344,12 +344,12 @@ class Committer:
                 "a charge of a sweep was corrected", completion_id=completion_id, corrected_nano=ended.corrected_nano
             )
 
-    def abandon(self, hold: Hold, held: Held) -> None:
+    def abandon(self, hold: Hold, held: HeldCredit) -> None:
         """End a hold whose request was cancelled before it got the answer. The request records its own outcome."""
         self._reserves.end(hold.account_id, held.amount_nano, 0)
         self._end_unserved(hold, held)
 
-    def _end_unserved(self, hold: Hold, held: Held | None) -> None:
+    def _end_unserved(self, hold: Hold, held: HeldCredit | None) -> None:
         """Without `held`, the store may have taken the hold or not."""
         outcome = broken_off(hold, DISCONNECTED_STATUS, self._presence.host.now_ms())
         amount_nano, is_capped = (held.amount_nano, held.is_capped) if held else (0, False)

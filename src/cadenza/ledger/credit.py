@@ -183,11 +183,11 @@ def give(tx: Transaction, move: CreditMove) -> int | None:
 def _add_lot(tx: Transaction, move: CreditMove, before_nano: int) -> None:
     """Add a lot for a grant that expires, or one beside such grants. So much granted credit was there before."""
     account_id, now_ms = move.account_id, move.now_ms
-    found = lots.settle(tx, account_id, before_nano, now_ms)
-    if not found and move.expires_at is None:
+    lots_left = lots.settle(tx, account_id, before_nano, now_ms)
+    if not lots_left and move.expires_at is None:
         return
-    if rest_nano := before_nano - sum([lot.left_nano for lot in found]):
-        lots.add(tx, CreditLot(0, account_id, "", rest_nano, None), now_ms)
+    if remaining_nano := before_nano - sum([lot.left_nano for lot in lots_left]):
+        lots.add(tx, CreditLot(0, account_id, "", remaining_nano, None), now_ms)
     lots.add(tx, CreditLot(0, account_id, move.note, move.amount_nano, move.expires_at), now_ms)
 
 
@@ -284,11 +284,11 @@ def ask_others(tx: Transaction, account_id: str, process: str) -> bool:
 
 def pay_debts(tx: Transaction, account_id: str, amount_nano: int, now_ms: int) -> int:
     """Pay debts of a locked account from its free credit, the oldest first. Return the new balance."""
-    rest_nano, money = amount_nano, lock_money(tx, account_id)
+    remaining_nano, money = amount_nano, lock_money(tx, account_id)
     balance_nano, granted_nano = money.balance_nano, money.granted_nano
     for debt_id, note, whole_nano, left_nano in tx.rows(OPEN_DEBTS, {"account": account_id}):
-        if part_nano := min(rest_nano, left_nano):
-            rest_nano -= part_nano
+        if part_nano := min(remaining_nano, left_nano):
+            remaining_nano -= part_nano
             tx.change(LOWER_DEBT, {"debt": debt_id, "amount": part_nano})
             said = f"{note}: pays a debt of {format_dollars(whole_nano)} dollars"
             taken_nano = granted_part(balance_nano, granted_nano, part_nano, is_paid_first=True)
@@ -297,17 +297,17 @@ def pay_debts(tx: Transaction, account_id: str, amount_nano: int, now_ms: int) -
             tx.change(ADD_DEBT_ENTRY, {**entry, "debt_id": debt_id})
     values = {"account": account_id, "amount": amount_nano, "granted": money.granted_nano - granted_nano}
     moved = tx.row(PAY, values)
-    if rest_nano or amount_nano <= 0 or moved is None:  # not `assert`: the balance must not change without its entries
+    if remaining_nano or amount_nano <= 0 or moved is None:  # not `assert`: no balance changes without its entries
         raise AssertionError("nothing, or more than the account owes, was paid")
     return int(moved[0])
 
 
 def cancel_debt(tx: Transaction, account_id: str, source: str) -> Cancelled:
     """Cancel the debt of a source, if it has one."""
-    found = tx.row(FIND_DEBT, {"source": source})
-    if found is None:
+    debt = tx.row(FIND_DEBT, {"source": source})
+    if debt is None:
         return Cancelled()
-    debt_id, whole_nano, left_nano = found
+    debt_id, whole_nano, left_nano = debt
     assert 0 <= left_nano <= whole_nano
     if left_nano:
         tx.change(CANCEL_DEBT, {"debt": debt_id, "paid": whole_nano - left_nano})

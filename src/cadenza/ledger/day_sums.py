@@ -52,14 +52,14 @@ _VALUES = (*(f"of_{name}" for name in KEY), *(f"less_{name}" for name in SUMS))
 
 def add_up(rows: Sequence[Row]) -> list[Row]:
     """What metering rows add: a row of COLUMNS for each account, day, key, class and model."""
-    found: dict[tuple[Row, int], list[Row]] = {}
+    rows_by_key: dict[tuple[Row, int], list[Row]] = {}
     for row in rows:
         key = row[_OF], row[_AT] // DAY_MS
-        if key in found:
-            found[key].append(row)
+        if key in rows_by_key:
+            rows_by_key[key].append(row)
         else:
-            found[key] = [row]
-    return [(of[0], day, *of[1:], *_sums(many)) for (of, day), many in found.items()]
+            rows_by_key[key] = [row]
+    return [(of[0], day, *of[1:], *_sums(many)) for (of, day), many in rows_by_key.items()]
 
 
 def _sums(rows: list[Row]) -> Row:

@@ -46,14 +46,14 @@ def forget_old_keys(tx: Transaction, now_ms: int) -> int:
 
 async def find_repeated(store: Store, account_id: str, digest: bytes, now_ms: int) -> Repeated | None:
     """The request that used an idempotency key: a look before any work is done. The hold asks again, and decides."""
-    found = await store.row(READ_KEY, {"account": account_id, "key": digest})
-    used = _key_use(found, now_ms) if found else None
+    row = await store.row(READ_KEY, {"account": account_id, "key": digest})
+    used = _key_use(row, now_ms) if row else None
     return None if used is None or used.is_open else used
 
 
-def _key_use(found: Row, now_ms: int) -> Repeated:
+def _key_use(row: Row, now_ms: int) -> Repeated:
     """A key may be used again after 24 hours. That of a request that was not charged is deleted at its end."""
-    completion_id, request_id, created_at = found
+    completion_id, request_id, created_at = row
     return Repeated(completion_id, request_id, is_open=created_at <= now_ms - IDEMPOTENCY_MS)
 
 

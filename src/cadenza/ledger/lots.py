@@ -51,13 +51,13 @@ CHANGE = Statement(
 def spend(lots: Sequence[CreditLot], granted_nano: int) -> list[CreditLot]:
     """What is left of the lots if so much granted credit is left, in the order in which they are spent."""
     spent_nano = max(0, sum([lot.left_nano for lot in lots]) - granted_nano)
-    found = list[CreditLot]()
-    for lot in sorted(lots, key=lambda one: (one.expires_at or NEVER, one.id)):
+    left = list[CreditLot]()
+    for lot in sorted(lots, key=lambda lot: (lot.expires_at or NEVER, lot.id)):
         part_nano = min(lot.left_nano, spent_nano)
         spent_nano -= part_nano
-        found.append(msgspec.structs.replace(lot, left_nano=lot.left_nano - part_nano))
+        left.append(msgspec.structs.replace(lot, left_nano=lot.left_nano - part_nano))
     assert spent_nano == 0
-    return found
+    return left
 
 
 def settle(tx: Transaction, account_id: str, granted_nano: int, now_ms: int) -> list[CreditLot]:

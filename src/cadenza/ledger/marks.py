@@ -14,7 +14,7 @@ import msgspec
 from sqlalchemy import text
 
 from cadenza.core.records import Usage
-from cadenza.ledger.rules import Held, Hold
+from cadenza.ledger.rules import HeldCredit, Hold
 from cadenza.ledger.transaction import UNMARK
 from cadenza.store.schema import marks
 from cadenza.store.statements import Statement
@@ -50,7 +50,7 @@ class OpenHold(msgspec.Struct):
     """A hold that was taken, and what its request has delivered, if that is marked."""
 
     hold: Hold
-    held: Held
+    held: HeldCredit
     process: str  # the name of this process when it was taken
     delivery: Delivery | None = None
     since_s: float = 0.0  # when it began to deliver

@@ -46,14 +46,14 @@ async def list_months(store: Store) -> list[ClosedMonth]:
     return [ClosedMonth(*row) for row in await store.rows(READ, {})]
 
 
-def newest(found: Sequence[ClosedMonth]) -> ClosedMonth | None:
+def newest(months: Sequence[ClosedMonth]) -> ClosedMonth | None:
     """The last month that is closed."""
-    return month_before(found, NEVER_MS)
+    return month_before(months, NEVER_MS)
 
 
-def month_before(found: Sequence[ClosedMonth], until_ms: int) -> ClosedMonth | None:
+def month_before(months: Sequence[ClosedMonth], until_ms: int) -> ClosedMonth | None:
     """The newest closed month that ended by then."""
-    return max((one for one in found if one.hash and one.ends_at <= until_ms), key=_end, default=None)
+    return max((month for month in months if month.hash and month.ends_at <= until_ms), key=_end, default=None)
 
 
 def _end(month: ClosedMonth) -> int:
@@ -63,4 +63,6 @@ def _end(month: ClosedMonth) -> int:
 async def find_closed_span(store: Store, span: Span) -> ClosedMonth | None:
     """The closed month that is this span."""
     ends = span.start_ms, span.end_ms
-    return next((one for one in await list_months(store) if one.hash and (one.starts_at, one.ends_at) == ends), None)
+    return next(
+        (month for month in await list_months(store) if month.hash and (month.starts_at, month.ends_at) == ends), None
+    )

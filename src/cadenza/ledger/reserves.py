@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from cadenza.ledger.cap_holds import CapHolds
-from cadenza.ledger.rules import AMPLE_TIMES, RESERVE_SHARE, Demand, Held, Hold, LockedAccount
+from cadenza.ledger.rules import AMPLE_TIMES, RESERVE_SHARE, Demand, HeldCredit, Hold, LockedAccount
 
 KEPT_MAX = 10_000  # beyond so many reserves, those unused for longest are given back
 RETURNED_MAX = 256  # reserves given back by one `pass_time` for their age: requests do not wait behind more
@@ -127,7 +127,7 @@ class Reserves:
     def spare_nano(self) -> int:
         return sum(reserve.spare_nano for reserve in self._reserves.values())
 
-    def hold(self, hold: Hold) -> Held | None:
+    def hold(self, hold: Hold) -> HeldCredit | None:
         """Hold credit in memory; None if the reserve does not cover it."""
         reserve = self._reserves.get(hold.account_id)
         if reserve is None:
@@ -139,7 +139,7 @@ class Reserves:
             return None
         reserve.hold(amount_nano, usual_nano, extra_nano, self._clock_s())
         self._reserves.move_to_end(hold.account_id)
-        return Held(amount_nano, hold.allowance_tokens + hold.extra_tokens)
+        return HeldCredit(amount_nano, hold.allowance_tokens + hold.extra_tokens)
 
     def end(self, account_id: str, amount_nano: int, due_nano: int) -> None:
         """End a request. What is due stays in use until it is charged, but no more than was held for the request."""
@@ -161,7 +161,7 @@ class Reserves:
             )
         return reserve.demand(self._clock_s(), charged_nano, covered_nano, new)
 
-    def written(self, account: LockedAccount, taken: Sequence[tuple[Hold, Held]]) -> None:
+    def written(self, account: LockedAccount, taken: Sequence[tuple[Hold, HeldCredit]]) -> None:
         """A batch is durable: this is the account now, and these holds were taken."""
         reserve, taken_nano = self._reserves[account.id], 0
         for hold, held in taken:
@@ -183,15 +183,15 @@ class Reserves:
     def pass_time(self) -> list[str]:
         """The accounts whose reserves are to be given back: those that are idle, and those unused for longest."""
         now_s, excess = self._clock_s(), len(self._reserves) - KEPT_MAX
-        found: list[str] = []
+        account_ids: list[str] = []
         for account_id, reserve in self._reserves.items():
-            if len(found) < excess:
+            if len(account_ids) < excess:
                 reserve.used_s = -math.inf
-            elif now_s - reserve.used_s < self._idle_s or len(found) >= RETURNED_MAX:
+            elif now_s - reserve.used_s < self._idle_s or len(account_ids) >= RETURNED_MAX:
                 break
             if reserve.is_idle(now_s):
-                found.append(account_id)
-        return found
+                account_ids.append(account_id)
+        return account_ids
 
     def close(self) -> list[str]:
         """Keep no more than the requests in flight need, until the end. Return the accounts of all reserves."""

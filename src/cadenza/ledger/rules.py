@@ -71,7 +71,7 @@ class Hold(msgspec.Struct, frozen=True):
         return 0 if counted is None else self.price.charge(counted)
 
 
-class Held(msgspec.Struct, frozen=True):
+class HeldCredit(msgspec.Struct, frozen=True):
     """The hold was taken: its amount, and the output tokens that it pays for."""
 
     amount_nano: int
@@ -96,7 +96,7 @@ class Repeated(msgspec.Struct, frozen=True):
     is_open: bool = False  # the key may be used again
 
 
-class Short(msgspec.Struct, frozen=True):
+class ReservedElsewhere(msgspec.Struct, frozen=True):
     """The free credit does not pay for the whole hold, but other processes may have reserves to spare."""
 
 
@@ -110,8 +110,8 @@ class Ended(msgspec.Struct, frozen=True):
     corrected_nano: int = 0  # given back, because a sweep had charged more
 
 
-SHORT = Short()
-Taken = Held | Insufficient | Repeated | Short
+RESERVED_ELSEWHERE = ReservedElsewhere()
+HoldResult = HeldCredit | Insufficient | Repeated | ReservedElsewhere
 
 
 class End(msgspec.Struct, frozen=True):
@@ -187,7 +187,7 @@ class Recorded(msgspec.Struct, frozen=True):
     refunded_nano: int = 0
 
 
-class Known(msgspec.Struct):
+class BatchFacts(msgspec.Struct):
     """What the store knows about the requests of a batch."""
 
     ended: dict[str, Recorded] = {}  # by completion id
@@ -224,7 +224,7 @@ def broken_off(hold: Hold, status: int, now_ms: int, usage: Usage | None = None)
     )
 
 
-def take_hold(account: LockedAccount, hold: Hold, known: Known, changes: Changes) -> Taken:
+def take_hold(account: LockedAccount, hold: Hold, known: BatchFacts, changes: Changes) -> HoldResult:
     """Hold the whole allowance, or as much of it as the account and the key's cap can pay for.
 
     The allowance is fitted to the account's credit only if the hold is final, and to a cap at once. For a longer answer
@@ -241,7 +241,7 @@ def take_hold(account: LockedAccount, hold: Hold, known: Known, changes: Changes
     amount_nano, allowance_tokens = hold.amount_nano, hold.allowance_tokens
     if payable_nano < hold.least_nano:
         if hold.is_counted and not hold.is_final and cap is None:
-            return SHORT
+            return RESERVED_ELSEWHERE
         allowance_tokens = min(allowance_tokens, hold.price.affordable(payable_nano, hold.prompt_tokens))
         if not hold.is_counted or allowance_tokens < least_tokens:
             return Insufficient(payable_nano, hold.price.quote(hold.prompt_tokens, least_tokens), cap)
@@ -258,7 +258,7 @@ def take_hold(account: LockedAccount, hold: Hold, known: Known, changes: Changes
     if held_of := known.caps.get(hold.key_id):
         held_of.hold(amount_nano)
         assert not amount_nano or held_of.left_nano(hold.started_at) >= 0
-    return Held(amount_nano, allowance_tokens, held_of is not None)
+    return HeldCredit(amount_nano, allowance_tokens, held_of is not None)
 
 
 def grow(account: LockedAccount, demand: Demand) -> None:
@@ -324,7 +324,7 @@ def require_sums(before: LockedAccount, after: LockedAccount, charged_nano: int,
         raise AssertionError("a batch does not keep the sums of an account")
 
 
-def _payable(account: LockedAccount, hold: Hold, known: Known) -> tuple[int, CapStatus | None]:
+def _payable(account: LockedAccount, hold: Hold, known: BatchFacts) -> tuple[int, CapStatus | None]:
     """What can pay for a hold: the free credit, or what the cap of its key leaves if that is not more."""
     cap = known.caps.get(hold.key_id)
     if cap is None:

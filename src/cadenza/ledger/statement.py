@@ -186,14 +186,14 @@ async def list_newest(
     store: Store, account_id: str, count: int, before: int = NO_ENTRY, balance_nano: int | None = None
 ) -> list[Entry]:
     """The newest entries, or those before the one with this id: `balance_nano` is the balance before that one."""
-    found = []
+    entries_read = []
     for row in await store.rows(NEWEST, {"account": account_id, "before": before, "count": count}):
         entry = Entry(*row)  # with the balance of the account
         if balance_nano is not None:
             entry = msgspec.structs.replace(entry, balance_nano=balance_nano)
-        found.append(entry)
+        entries_read.append(entry)
         balance_nano = entry.balance_nano - entry.amount_nano
-    return found
+    return entries_read
 
 
 async def list_span(store: Store, account_id: str, span: Span, count: int, before: int = NO_ENTRY) -> list[Entry]:

@@ -175,16 +175,17 @@ def plan(requests: dict[str, list[LeftRequest]], capped_keys: dict[str, list[str
 
 async def _read_left(store: Store, name: str) -> tuple[dict[str, list[LeftRequest]], dict[str, list[str]]]:
     """By account: the requests that the process left, and the keys of whose caps it holds a part."""
-    found: dict[str, dict[str, LeftRequest]] = {}
+    requests: dict[str, dict[str, LeftRequest]] = {}
     for account_id, completion_id in await store.rows(LEFT_MARKS, {"of": name}):
-        found.setdefault(account_id, {})[completion_id] = LeftRequest(completion_id, has_mark=True)
+        requests.setdefault(account_id, {})[completion_id] = LeftRequest(completion_id, has_mark=True)
     for account_id, completion_id, digest in await store.rows(LEFT_KEYS, {"of": name}):
-        found.setdefault(account_id, {}).setdefault(completion_id, LeftRequest(completion_id)).digest = digest
+        requests.setdefault(account_id, {}).setdefault(completion_id, LeftRequest(completion_id)).digest = digest
     capped_keys: dict[str, list[str]] = {}
     for account_id, key_id in await store.rows(HOLDS_OF_PROCESS, {"process": name}):
         capped_keys.setdefault(account_id, []).append(key_id)
     reserved = [account_id for (account_id,) in await store.rows(transaction.RESERVED, {"me": name})]
-    return {one: [*found.get(one, {}).values()] for one in sorted({*found, *capped_keys, *reserved})}, capped_keys
+    account_ids = sorted({*requests, *capped_keys, *reserved})
+    return {account_id: [*requests.get(account_id, {}).values()] for account_id in account_ids}, capped_keys
 
 
 async def _free(
@@ -212,7 +213,7 @@ def _free_parts(tx: Transaction, name: str, parts: list[AccountPart], now_ms: in
     accounts = transaction.lock_accounts(tx, name, sorted(by_account), waits=False)
     taken = [by_account[account.id] for account in accounts]
     ends: dict[str, list[End]] = {part.account_id: [] for part in taken}
-    digests = {one.completion_id: one.digest for part in taken for one in part.requests if one.has_mark}
+    digests = {left.completion_id: left.digest for part in taken for left in part.requests if left.has_mark}
     for process, *row in tx.rows_by_ids(MARKED, [*digests], {}):
         if process == name:
             end = _interrupted(row, now_ms, digests[row[0]])

@@ -17,17 +17,17 @@ from cadenza.ledger.charging import begin_caps, end_requests
 from cadenza.ledger.credit import ask_others, pay_debts
 from cadenza.ledger.rows import BatchRows, change_each, write_corrections
 from cadenza.ledger.rules import (
+    BatchFacts,
     Changes,
     Demand,
     End,
     Ended,
-    Held,
+    HeldCredit,
     Hold,
-    Known,
+    HoldResult,
     LockedAccount,
     Recorded,
-    Short,
-    Taken,
+    ReservedElsewhere,
     grow,
     has_spare,
     require_sums,
@@ -95,7 +95,7 @@ class Applied(msgspec.Struct):
 
     account: LockedAccount
     ended: list[Ended]
-    answers: list[Taken]
+    answers: list[HoldResult]
 
 
 def apply_moves(
@@ -127,7 +127,7 @@ def apply_moves(
         ended = end_requests(account, move.demand, move.ends, known, changes)
         answers = _take_holds(tx, process, account, move.holds, known, changes) if move.holds else []
         grow(account, move.demand)
-        held_nano = sum([answer.amount_nano for answer in answers if isinstance(answer, Held)]) if answers else 0
+        held_nano = sum([answer.amount_nano for answer in answers if isinstance(answer, HeldCredit)]) if answers else 0
         charged_nano = granted_nano = 0
         for charge in changes.charges[charges:]:
             rows.add_charge(charge)
@@ -162,7 +162,7 @@ def lock_accounts(tx: Transaction, process: str, account_ids: list[str], *, wait
     StoreRefused if a sweep freed a reserve while its account was waited for: Postgres then has the account as it is
     now, and the reserve as it was before.
     """
-    found = []
+    accounts = []
     for row in tx.rows_by_ids(LOCK_ACCOUNTS if waits else LOCK_FREE_ACCOUNTS, account_ids, {"process": process}):
         account_id, balance_nano, held_nano, reserve_nano, is_asked, has_caps, debt_nano, granted_nano, is_spare = row
         if reserve_nano is not None and reserve_nano > held_nano:
@@ -179,12 +179,12 @@ def lock_accounts(tx: Transaction, process: str, account_ids: list[str], *, wait
             granted_nano,
             bool(is_spare),
         )
-        found.append(account)
-    return found
+        accounts.append(account)
+    return accounts
 
 
-def _read_known(tx: Transaction, moves: Sequence[AccountMoves]) -> Known:
-    known = Known()
+def _read_known(tx: Transaction, moves: Sequence[AccountMoves]) -> BatchFacts:
+    known = BatchFacts()
     uncertain: list[str] = []
     with_keys: list[Hold] = []
     for move in moves:
@@ -199,15 +199,15 @@ def _read_known(tx: Transaction, moves: Sequence[AccountMoves]) -> Known:
         with_keys += [hold for hold in move.holds if hold.idempotency_digest] if move.holds else ()
     if uncertain:
         for completion_id, cost_nano, source, granted_nano, refunded_nano in tx.rows_by_ids(ENDED, uncertain, {}):
-            found = Recorded(int(cost_nano), source, -int(granted_nano or 0), int(refunded_nano or 0))
-            known.ended[completion_id] = found
+            recorded = Recorded(int(cost_nano), source, -int(granted_nano or 0), int(refunded_nano or 0))
+            known.ended[completion_id] = recorded
     for hold in with_keys:
         if (digest := hold.idempotency_digest) and (used := idempotency_keys.read_use(tx, hold)):
             known.keys[hold.account_id, digest] = used
     return known
 
 
-def _begin_caps(tx: Transaction, process: str, moves: Sequence[AccountMoves], known: Known) -> dict[str, CapState]:
+def _begin_caps(tx: Transaction, process: str, moves: Sequence[AccountMoves], known: BatchFacts) -> dict[str, CapState]:
     """Read the caps of the keys in these moves, and return them as they were."""
     by_account: dict[str, dict[str, list[Hold]]] = {}
     for move in moves:
@@ -223,14 +223,14 @@ def _begin_caps(tx: Transaction, process: str, moves: Sequence[AccountMoves], kn
 
 
 def _take_holds(
-    tx: Transaction, process: str, account: LockedAccount, wanted: list[Hold], known: Known, changes: Changes
-) -> list[Taken]:
+    tx: Transaction, process: str, account: LockedAccount, wanted: list[Hold], known: BatchFacts, changes: Changes
+) -> list[HoldResult]:
     """Take the holds. Where the credit falls short, first ask the processes that have more than they need."""
-    answers: list[Taken] = []
+    answers: list[HoldResult] = []
     has_others: bool | None = None  # None: not asked yet
     for hold in wanted:
         answer = take_hold(account, hold, known, changes)
-        if isinstance(answer, Short):
+        if isinstance(answer, ReservedElsewhere):
             if has_others is None:
                 has_others = ask_others(tx, account.id, process)
             if not has_others:

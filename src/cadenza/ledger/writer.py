@@ -22,7 +22,7 @@ from cadenza.ledger.committer import POLL_INTERVAL_S, Committer
 from cadenza.ledger.marks import Delivery, Marks, OpenHold
 from cadenza.ledger.provider_costs import ProviderCosts
 from cadenza.ledger.reserves import Reserves
-from cadenza.ledger.rules import End, Ended, Held, Hold, Insufficient, Repeated, Short, Taken
+from cadenza.ledger.rules import End, Ended, HeldCredit, Hold, HoldResult, Insufficient, Repeated, ReservedElsewhere
 from cadenza.ledger.sweeps import Sweeper
 from cadenza.ledger.timing import USUAL_TIMING, LedgerTiming
 from cadenza.ledger.transaction import ASKED, RESERVED
@@ -81,7 +81,7 @@ class LedgerWriter:
         await self._committer.stop()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def hold_now(self, hold: Hold) -> Held | None:
+    def hold_now(self, hold: Hold) -> HeldCredit | None:
         """Take a hold without waiting, if a reserve covers it."""
         assert hold.completion_id not in self._open
         held = self._committer.hold_in_memory(hold)
@@ -89,7 +89,7 @@ class LedgerWriter:
             self._open[hold.completion_id] = OpenHold(hold, held, self._presence.name)
         return held
 
-    async def hold(self, hold: Hold) -> Held | Insufficient | Repeated:
+    async def hold(self, hold: Hold) -> HeldCredit | Insufficient | Repeated:
         """Take a hold; StoreUnavailable if no reserve covers it and the store does not take it."""
         if held := self.hold_now(hold):
             return held
@@ -97,13 +97,13 @@ class LedgerWriter:
         began_s = self._elapsed_s()
         answer = await self._take(hold)
         self._observer.metrics.waits.add("hold", self._elapsed_s() - began_s)
-        if isinstance(answer, Held):
+        if isinstance(answer, HeldCredit):
             assert answer.allowance_tokens <= hold.allowance_tokens + hold.extra_tokens
             self._open[hold.completion_id] = OpenHold(hold, answer, process)
-        assert not isinstance(answer, Short)
+        assert not isinstance(answer, ReservedElsewhere)
         return answer
 
-    async def _take(self, hold: Hold) -> Taken:
+    async def _take(self, hold: Hold) -> HoldResult:
         """Take a hold in the store. If the credit falls short, wait for what other processes give back.
 
         The store is asked again with each announcement, and every `ask_s`: it refuses the hold once no other process
@@ -113,7 +113,7 @@ class LedgerWriter:
         while True:
             wake = self._wake  # before the store is asked: what is given back meanwhile is not missed
             answer = await self._take_once(hold)
-            if not isinstance(answer, Short):
+            if not isinstance(answer, ReservedElsewhere):
                 return answer
             assert not hold.is_final
             with contextlib.suppress(TimeoutError):
@@ -122,13 +122,13 @@ class LedgerWriter:
             if self._elapsed_s() >= until_s:
                 hold = msgspec.structs.replace(hold, is_final=True)
 
-    async def _take_once(self, hold: Hold) -> Taken:
+    async def _take_once(self, hold: Hold) -> HoldResult:
         waiting = self._committer.hold(hold)
         try:
             answer = await waiting
         except asyncio.CancelledError:
             is_answered = waiting.done() and not waiting.cancelled() and not waiting.exception()
-            if is_answered and isinstance(held := waiting.result(), Held):
+            if is_answered and isinstance(held := waiting.result(), HeldCredit):
                 self._committer.abandon(hold, held)  # cancelled before it received the answer
             raise
         assert not isinstance(answer, Ended)
@@ -221,7 +221,7 @@ class LedgerWriter:
     async def _reconcile(self) -> None:
         """Give back reserves that the store has for this process and the process does not know, after a failover."""
         rows = await self._store.rows(RESERVED, {"me": self._presence.name})
-        found = await self._store.rows(HOLDS_OF_PROCESS, {"process": self._presence.name})
+        cap_holds = await self._store.rows(HOLDS_OF_PROCESS, {"process": self._presence.name})
         unknown = {account_id for (account_id,) in rows if account_id not in self._reserves}
-        for account_id in unknown.union(self._reserves.caps.doubtful(found)):
+        for account_id in unknown.union(self._reserves.caps.doubtful(cap_holds)):
             self._committer.resize(account_id)

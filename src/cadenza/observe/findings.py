@@ -124,11 +124,6 @@ def credit_short(facts: Facts) -> Iterator[Found]:
         yield Found(f"${short / SHORT_NANO:,.2f} in the last hour.")
 
 
-def search(facts: Facts) -> Iterator[Found]:
-    if (failed := facts.count("cadenza_grounding_failures_total", "search")) >= FEW:
-        yield Found(f"{failed:,} in the last 5 minutes.")
-
-
 def counted_in_an_hour(name: str) -> Find:
     def find(facts: Facts) -> Iterator[Found]:
         if counts := +facts.count_of_hour(name):

@@ -151,13 +151,6 @@ OF_THE_CORE = (
         counted_in_an_hour("cadenza_doubtful_usage_total"),
     ),
     Rule(
-        "search_fails",
-        "ticket",
-        "Replies come without web search, because its engine fails.",
-        "cadenza_grounding_failures_total says why by its reason; 'cadenza doctor' asks the engine.",
-        findings.search,
-    ),
-    Rule(
         "log_dropped",
         "ticket",
         "Lines of the log could not be written.",

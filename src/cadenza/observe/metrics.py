@@ -178,15 +178,6 @@ class Metrics:
             "cadenza_stream_gap_seconds", "The longest gap between two chunks of a stream.", "class_id", registry
         )
         self.served = ServedReplies(registry)
-        self.grounding = self._count(
-            "cadenza_grounding", "What a part of grounding did for a request.", "part", "result"
-        )
-        self.grounding_failures = self._count(
-            "cadenza_grounding_failures", "Parts of grounding that were left out.", "part", "reason"
-        )
-        self.grounding_time = LabelledHistogram(
-            "cadenza_grounding_seconds", "How long a part of grounding took.", "part", registry
-        )
 
     def _define_limits(self) -> None:
         self.refused = self._count("cadenza_refused", "Requests refused that may be retried later.", "reason")

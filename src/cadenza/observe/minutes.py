@@ -16,7 +16,6 @@ EVERY_S = 30.0
 COUNTERS = {  # those that are kept, and the label that tells their parts apart
     "cadenza_requests_total": "status",
     "cadenza_refused_total": "reason",
-    "cadenza_grounding_failures_total": "part",
     "cadenza_doubtful_usage_total": "provider",
     "cadenza_ledger_lost_total": "",
     "cadenza_ledger_refused_total": "",

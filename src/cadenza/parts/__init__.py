@@ -9,19 +9,19 @@ from importlib import import_module
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from importlib.util import find_spec
+from operator import itemgetter
 from types import ModuleType
 from typing import Literal
 
 import msgspec
 
 from cadenza.core.errors import ExpectedError
-from cadenza.core.extras import describe_missing
 
 Module = Literal[
     "kind",  # of provider, as `KIND`: what is usual for it
     "settings",  # the tables of the config that it owns
     "run",  # beside the service, from its start to its end
-    "open",  # what stands behind an address, or at a provider
+    "open",  # what stands behind an address, a kind of provider or the gate of classes
     "commands",  # of the command line; "ledger close" is its function `ledger_close`
     "pages",  # what it adds to the site, which alone loads it
     "checks",  # what `cadenza doctor` looks at
@@ -32,6 +32,9 @@ Module = Literal[
     "contents",  # everything that a server has, for the retention audit
     "move",  # a store from SQLite to this one
 ]
+
+
+PAGES = "pages"  # what serves people
 
 
 class MissingPart(ExpectedError):
@@ -64,8 +67,8 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def missing(self) -> str:
-        """What is said of a setting that needs it, if it is not installed."""
-        return f"it {describe_missing(self.name)}"
+        """What is said of what needs it, if it is not installed."""
+        return f"needs the extra '{self.name}', which is not installed; run: pip install 'cadenza[{self.name}]'"
 
     @property
     def folder(self) -> Traversable:
@@ -73,7 +76,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
     def require(self) -> None:
         if not self.is_installed:
-            raise MissingPart(f"This {describe_missing(self.name)}")
+            raise MissingPart(f"This {self.missing}")
 
     def load(self, module: Module) -> ModuleType:
         self.require()
@@ -111,7 +114,7 @@ PARTS = (
         owns=("[grounding]",),
         commands={"memory": "Notes that the replies to an account may use."},
         heading="Accounts and keys",
-        has=frozenset({"settings", "run", "commands", "pages", "checks", "screen", "cases"}),
+        has=frozenset({"settings", "run", "commands", "pages", "checks", "screen", "problems", "cases"}),
         is_default=True,
     ),
     Part(
@@ -171,15 +174,26 @@ PARTS = (
         heading="Maintain",
         has=frozenset({"commands"}),
     ),
+    Part(
+        name="site",
+        packages=(
+            *("cryptography", "jinja2", "latex2mathml", "markdown_it", "nh3", "pygments", "segno", "starlette"),
+            "webauthn",
+        ),
+        owns=("[platform]", PAGES),
+        has=frozenset({"settings", "run", "checks", "cases"}),
+        is_default=True,
+    ),
 )
 
 TABLES = [table for part in PARTS for table in part.tables]
 
 
 def find(wanted: str) -> Part | None:
-    """The part to which this address or command belongs."""
+    """The part to which this address, table, path or command belongs: it owns the longest beginning."""
     owned = ((own, part) for part in PARTS for own in (*part.owns, *(f"{words} " for words in part.commands)))
-    return next((part for own, part in owned if f"{wanted} ".startswith(own)), None)
+    found = [(len(own), part) for own, part in owned if f"{wanted} ".startswith(own)]
+    return max(found, key=itemgetter(0), default=(0, None))[1]
 
 
 def having(module: Module) -> Iterator[Part]:

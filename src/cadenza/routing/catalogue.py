@@ -46,8 +46,8 @@ class Catalogue:
     def find(self, asked: str | None, principal: Principal) -> ServedClass:
         """The class that a chat request names; without a name, or for `auto`, the one that the account prefers."""
         class_id = self.preferred(principal.preferred_class) if asked is None or asked == AUTO else asked
-        if found := self._classes.get(class_id):
-            return found
+        if served := self._classes.get(class_id):
+            return served
         if class_id == RESERVED_CLASS:
             raise InvalidRequest(f"The model '{RESERVED_CLASS}' is reserved and not available. {self._usable()}")
         if (aliased := self.aliases.resolve(class_id, self.ids, self.preferred)) != class_id:

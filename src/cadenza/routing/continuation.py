@@ -100,8 +100,8 @@ class RoutedReply:
         except CadenzaError:
             raise fault from None
         continued.begun_tokens = begun_tokens
-        first, rest = (prompt_tokens, begun_tokens), (begun_tokens, -begun_tokens)
-        for route, kind, tokens in ((broken, CONTINUED, first), (self.route, CONTINUATION, rest)):
+        first, further = (prompt_tokens, begun_tokens), (begun_tokens, -begun_tokens)
+        for route, kind, tokens in ((broken, CONTINUED, first), (self.route, CONTINUATION, further)):
             self._dispatcher.attempts.add(route, kind, *tokens)
             self._wanted.record.also_billed += (BilledPart(route.provider, route.model, *tokens),)
         self._dispatcher.metrics.continued.labels(self.route.provider).inc()

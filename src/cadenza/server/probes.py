@@ -29,6 +29,7 @@ from cadenza.http.exchange import Exchange, Request
 from cadenza.http.headers import encode_headers, is_local, parse_address
 from cadenza.observe import Observer, places
 from cadenza.observe.health import RULES, blocking
+from cadenza.parts import PAGES, find
 from cadenza.server.service_health import ServiceHealth
 
 WRONG_HOST = "This path is served under an address, the name of this machine, or the host of base_url in [platform]."
@@ -176,6 +177,15 @@ class Probes:
             return is_local(exchange.peer, exchange.request.fields)
         scheme, _, token = exchange.request.headers.get(b"authorization", b"").partition(b" ")
         return scheme.lower() == b"bearer" and hmac.compare_digest(token.strip(), self._metrics_token.encode())
+
+
+async def refuse_page(exchange: Exchange) -> None:
+    """404 for a page, where the part that has them is not installed."""
+    part = find(PAGES)
+    assert part
+    error = NotFound(f"This path {part.missing}.")
+    headers = b"content-type: %b\r\n%b" % (JSON, COMMON_HEADERS)
+    exchange.respond(error.status, headers, render_error(error.message, error.type))
 
 
 def _check(request: Request) -> None:

@@ -34,7 +34,7 @@ def order_options(kind: type[msgspec.Struct], *, is_change: bool = False) -> Cal
 
 
 def _option(one: OrderField, *, is_change: bool) -> Callable[[Command], Command]:
-    if one.default is msgspec.NODEFAULT:
+    if one.is_required:
         return click.argument(one.name)
     has_default = one.default is not msgspec.UNSET and not one.is_list
     removes = f" Or {one.shown.removed_by}: {one.shown.usual}." if is_change and one.is_optional else ""

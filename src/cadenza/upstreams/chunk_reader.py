@@ -33,9 +33,9 @@ class ChunkReader(Content, msgspec.Struct, eq=False):
 
         A text as JSON has no control characters, so it cannot contain the end of a line or of an event.
         """
-        rest = data.removeprefix(self.before)
-        written = rest.removesuffix(self.after)
-        if rest is data or written is rest:  # nothing was removed: bytes return themselves
+        inner = data.removeprefix(self.before)
+        written = inner.removesuffix(self.after)
+        if inner is data or written is inner:  # nothing was removed: bytes return themselves
             return None
         try:
             text = written.decode()

@@ -105,8 +105,8 @@ def classify_error_object(error: object) -> Fault:
 
 def _first_number(patterns: list[re.Pattern[str]], text: str) -> int | None:
     for pattern in patterns:
-        if found := pattern.search(text):
-            number = int(found[1].replace(",", "")[:15])
+        if match := pattern.search(text):
+            number = int(match[1].replace(",", "")[:15])
             return number if 0 < number < TOKENS_MAX else None
     return None
 

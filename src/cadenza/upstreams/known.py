@@ -55,8 +55,8 @@ TITLES = {place.name: place.title for place in LOCAL}
 
 async def find_servers(places: Sequence[ModelPlace] = LOCAL) -> list[ModelPlace]:
     """The places at which a server lists its models. What it is, it says itself, wherever it listens."""
-    found = await asyncio.gather(*(_look(place) for place in places))
-    return [place for place in found if place]
+    servers = await asyncio.gather(*map(_look, places))
+    return [server for server in servers if server]
 
 
 async def _look(place: ModelPlace) -> ModelPlace | None:
@@ -69,8 +69,8 @@ async def _look(place: ModelPlace) -> ModelPlace | None:
         return None
     kind = OWNERS.get(probe.owner, place.name)
     dialect = kind if kind in DIALECTS else place.dialect
-    found = ModelPlace(kind, TITLES.get(kind, place.title), place.base_url, None, dialect)
-    return with_models(found, probe)
+    server = ModelPlace(kind, TITLES.get(kind, place.title), place.base_url, None, dialect)
+    return with_models(server, probe)
 
 
 def with_models(place: ModelPlace, probe: Probe) -> ModelPlace:

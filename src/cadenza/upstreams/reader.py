@@ -119,8 +119,8 @@ def _piece(document: _Document, extras: Sequence[str]) -> Piece:
             if delta.tool_calls or delta.function_call is not None:
                 calls += _calls(delta, is_whole=choice.delta is None)
             has_any = delta.refusal or delta.reasoning_content or delta.reasoning or delta.reasoning_details
-            if (has_any or isinstance(text, list)) and (found := _extras(delta)):
-                passed_on = {**passed_on, **{name: found[name] for name in found if name in extras}}
+            if (has_any or isinstance(text, list)) and (given := _extras(delta)):
+                passed_on = {**passed_on, **{name: given[name] for name in given if name in extras}}
                 has_begun = True
             has_begun = has_begun or bool(content or calls)
         reason, native_reason = choice.finish_reason, choice.native_finish_reason
@@ -148,17 +148,17 @@ def _text(content: object) -> str:
 
 def _extras(delta: _Delta) -> dict[str, Any]:
     """A refusal or reasoning, if the delta has any. Mistral puts reasoning into parts of the content."""
-    found: dict[str, Any] = {}
+    extras: dict[str, Any] = {}
     for name in ("refusal", "reasoning_content", "reasoning"):
         if (text := getattr(delta, name)) and isinstance(text, str):
-            found[name] = text
+            extras[name] = text
     if delta.reasoning_details and isinstance(delta.reasoning_details, list):
-        found["reasoning_details"] = delta.reasoning_details
+        extras["reasoning_details"] = delta.reasoning_details
     if isinstance(delta.content, list):
         thoughts = [part.get("thinking") for part in delta.content if isinstance(part, dict)]
         if text := "".join(map(_text, thoughts)):
-            found.setdefault("reasoning_content", text)
-    return found
+            extras.setdefault("reasoning_content", text)
+    return extras
 
 
 def _calls(delta: _Delta, *, is_whole: bool) -> list[ToolCallPart]:

@@ -4,16 +4,8 @@ import msgspec
 import pytest
 
 from cadenza.core.attempts import AttemptKey, AttemptSums
-from cadenza.parts.books.bills import (
-    BillCounts,
-    DayModel,
-    ModelCounts,
-    Tolerance,
-    add_up,
-    compare,
-    match_models,
-    read_bill,
-)
+from cadenza.parts.books.bill_file import BillCounts, DayModel, match_models, read_bill
+from cadenza.parts.books.bills import ModelCounts, Tolerance, add_up, compare
 
 DAY, MODEL = "2026-10-01", "large"
 PLACE = DayModel(DAY, MODEL)

@@ -9,7 +9,8 @@ from cadenza.core.spans import ALWAYS, DAY_MS, Span
 from cadenza.ledger import credit
 from cadenza.ledger.origins import CreditMove
 from cadenza.parts.books import margin_rows as margins
-from cadenza.parts.books.bills import DayModel, ModelCounts
+from cadenza.parts.books.bill_file import DayModel
+from cadenza.parts.books.bills import ModelCounts
 from cadenza.parts.books.margin import MARGIN_GROUPS, MarginGroup, MarginSums, Revenue
 from cadenza.parts.books.sums import month_of
 from cadenza.parts.payments.transfers import Transfer, record_transfer
@@ -57,12 +58,12 @@ async def test_attempts_are_added_up(store: Store) -> None:
     assert counts.take() == taken | {AttemptKey(DAY, "acme", "large", "trial"): AttemptSums(2, 10, 2)}
     for _ in range(2):
         await attempts.add(store, taken)
-    found = await attempts.read(store, "acme", Span(DAY * DAY_MS, (DAY + 1) * DAY_MS))
+    found = await margins.read_attempts(store, "acme", Span(DAY * DAY_MS, (DAY + 1) * DAY_MS))
     assert found == {
         AttemptKey(DAY, "acme", "large", "trial"): AttemptSums(2, 10, 2),
         AttemptKey(DAY, "acme", "large", "timed_out"): AttemptSums(2),
     }
-    assert await attempts.read(store, "acme", Span(0, DAY * DAY_MS)) == {}
+    assert await margins.read_attempts(store, "acme", Span(0, DAY * DAY_MS)) == {}
 
 
 async def test_revenue_is_known_by_its_credit(store: Store) -> None:

@@ -5,7 +5,7 @@ import base64
 import openai
 import pytest
 
-from tests.parts.grounding.files.made_files import make_pdf
+from tests.made_files import make_pdf
 
 HEADER = "x-cadenza-grounding"
 pytestmark = pytest.mark.release(reason="the real model reads whole documents")

@@ -31,7 +31,7 @@ async def ask(side: Side, model: Candidate, graders: Graders) -> tuple[list[Answ
         upstream = OpenAIUpstream(server.base_url)
         await upstream.start()
         try:
-            asked = AskedSide((route,), model.cost, model.cost, ("plain",))
+            asked = AskedSide((route,), model.cost, model.cost, "plain")
             run = msgspec.structs.replace(RUN, sides={side: asked}, upstreams={"acme": upstream})
             await run_suite(run, graders, record)
             wire = await check_conformance(upstream, route, "plain", Tokenizer())

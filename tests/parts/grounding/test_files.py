@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from prometheus_client import CollectorRegistry
 
 from cadenza.core.records import Usage
 from cadenza.fleet.presence import Presence
@@ -17,6 +18,7 @@ from cadenza.http.events import PING, EventReader
 from cadenza.parts.grounding.files.reader import CHILD, DocumentReader, ReaderLimits
 from cadenza.parts.grounding.gather import Gatherer
 from cadenza.parts.grounding.grounder import ChatGrounder
+from cadenza.parts.grounding.metrics import GroundingMetrics
 from cadenza.upstreams.base import Piece
 from tests.unit.gateway.client import Client
 from tests.unit.gateway.funded_store import FUNDED_NANO, FundedStore, open_funded_store
@@ -24,7 +26,7 @@ from tests.unit.gateway.gateways import PROVIDER, Api, load_nothing, running, sn
 from tests.unit.gateway.prompts import TOKENIZER
 from tests.unit.gateway.scripted_upstream import ScriptedUpstream
 
-FAULTY = "tests.hostile.faulty_reader"
+FAULTY = "tests.parts.grounding.hostile.faulty_reader"
 ANSWER = Piece("yes", "stop", Usage(1, 1))
 
 
@@ -58,7 +60,7 @@ async def files_of(
     presence, snapshot = Presence(funded.store), snapshot_of({PROVIDER: upstream})
     state = State(funded.store, presence, MemoryState())
     gateway = Gateway(state, snapshot, load_nothing, funded.observer, TOKENIZER)
-    gatherer = Gatherer(funded.store, funded.observer, reader=reader)
+    gatherer = Gatherer(funded.store, funded.observer, GroundingMetrics(CollectorRegistry()), reader=reader)
     gateway.grounder = ChatGrounder(gatherer, gateway.ledger, gateway.rates)
     async with running(gateway, presence), AsyncExitStack() as stack:
         stack.push_async_callback(gatherer.stop)
@@ -78,7 +80,7 @@ def error_of(client: Client) -> str:
     [
         (ReaderLimits(task_s=0.001), CHILD),
         (ReaderLimits(), FAULTY),
-        (ReaderLimits(), "tests.hostile.no_such_module"),
+        (ReaderLimits(), "tests.parts.grounding.no_such_module"),
     ],
     ids=["time", "exit", "start"],
 )
@@ -96,7 +98,7 @@ async def test_no_file_is_read_without_credit(tmp_path: Path) -> None:
     """The 402 comes before a process for it is even started."""
     async with (
         open_funded_store(tmp_path, 0) as poor,
-        files_of(poor, module="tests.hostile.no_such_module") as files,
+        files_of(poor, module="tests.parts.grounding.no_such_module") as files,
     ):
         assert (await files.ask(["text"])).status == 402
 

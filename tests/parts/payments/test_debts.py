@@ -7,7 +7,7 @@ from cadenza.core.spans import month_span
 from cadenza.ledger import check, credit
 from cadenza.ledger.origins import CreditMove
 from cadenza.ledger.payments import PaymentIds
-from cadenza.ledger.rules import Held, Hold, Insufficient
+from cadenza.ledger.rules import HeldCredit, Hold, Insufficient
 from cadenza.parts.books.sums import month_of
 from cadenza.parts.payments.checkouts import Payer
 from cadenza.parts.payments.checkouts import start_payment as begin
@@ -80,7 +80,7 @@ async def test_a_refund_while_requests_run_leaves_nothing_more_to_spend(store: S
     await pay_ten(store)
     async with writing(store) as (writer, _), opened(url) as beside, writing(beside) as (other, _):
         for name in ("r1", "r2", "r3"):
-            assert isinstance(await writer.hold(hold_of(name)), Held)
+            assert isinstance(await writer.hold(hold_of(name)), HeldCredit)
         await tell(store, REFUNDED, "evt_refund")
         assert await cents(store) == (990, 990, 990)
         for process, name in ((writer, "r4"), (other, "r5")):
@@ -96,7 +96,7 @@ async def test_a_refund_while_requests_run_leaves_nothing_more_to_spend(store: S
         assert await cents(store) == (0, 0, 430)
         await give(store, 5 * DOLLAR_NANO)
         assert await cents(store) == (70, 0, 0)
-        assert isinstance(await other.hold(make_hold("r7")), Held)
+        assert isinstance(await other.hold(make_hold("r7")), HeldCredit)
         await other.end(make_outcome("r7"))
     notes = [(one.amount_nano // CENT_NANO, one.note) for one in await rows_of(store, entries) if one.debt_id]
     said = "refund of a card payment: pays a debt of 9.90 dollars"
@@ -110,7 +110,7 @@ async def test_spare_reserves_pay_a_debt_at_once(store: Store) -> None:
     await pay_ten(store)
     async with writing(store) as (writer, _):
         held = await writer.hold(make_hold("r1"))
-        assert isinstance(held, Held)
+        assert isinstance(held, HeldCredit)
 
         async def is_given_back() -> bool:
             return (await money(store))[1] == held.amount_nano

@@ -5,7 +5,8 @@ from cadenza.control.money.credit import correct_credit, give_credit
 from cadenza.core.records import COMMAND_LINE, Owner, Usage
 from cadenza.ledger import check
 from cadenza.parts.payments.events import DisputeClosed, Disputed, Refunded
-from cadenza.parts.payments.vouchers import VoucherOrder, create_vouchers, redeem_voucher
+from cadenza.parts.payments.voucher_rows import VoucherOrder
+from cadenza.parts.payments.vouchers import create_vouchers, redeem_voucher
 from cadenza.store.schema import entries
 from cadenza.store.store import Store
 from cadenza.store.tables import accounts
@@ -31,7 +32,7 @@ async def newest(store: Store) -> tuple[str | None, int, int]:
 
 
 async def give_voucher(store: Store, amount_nano: int) -> None:
-    [(code, _)] = await create_vouchers(store, VoucherOrder(amount_nano), COMMAND_LINE, NOW_MS)
+    [(code, _)] = await create_vouchers(store, VoucherOrder(amount_nano=amount_nano), COMMAND_LINE, NOW_MS)
     await redeem_voucher(store, Owner("acct_a", EMAIL), code, NOW_MS)
 
 

@@ -15,8 +15,9 @@ from cadenza.core.records import Owner
 from cadenza.core.spans import Span
 from cadenza.ledger import check, credit, payments
 from cadenza.ledger.origins import CreditMove
-from cadenza.ledger.payments import Payment, PaymentIds, sum_days
-from cadenza.ledger.rules import Held
+from cadenza.ledger.payments import Payment, PaymentIds
+from cadenza.ledger.rules import HeldCredit
+from cadenza.parts.books.payment_rows import sum_days
 from cadenza.parts.payments.checkouts import OPEN_MAX, Payer, describe_payment, list_payments, start_payment
 from cadenza.parts.payments.events import (
     DisputeClosed,
@@ -261,7 +262,7 @@ async def test_what_is_held_is_taken_later(store: Store) -> None:
     send = sender(store)
     await send(PAID)
     held = await take(store, make_hold())
-    assert isinstance(held, Held)
+    assert isinstance(held, HeldCredit)
     assert await send(Refunded(AMOUNT_NANO)) == "done"
     assert (await balance(store), await state(store)) == (held.amount_nano, ("returned", AMOUNT_NANO))
     details = {one.event: one.detail for one in await list_newest(store, "acct_a")}

@@ -21,7 +21,8 @@ from cadenza.core.errors import ControlError
 from cadenza.core.records import COMMAND_LINE, Operator, Owner
 from cadenza.ledger import check
 from cadenza.parts.payments.transfers import Transfer, find_transfer, record_transfer
-from cadenza.parts.payments.vouchers import VoucherOrder, create_vouchers, redeem_voucher
+from cadenza.parts.payments.voucher_rows import VoucherOrder
+from cadenza.parts.payments.vouchers import create_vouchers, redeem_voucher
 from cadenza.store.schema import audit_events, entries, keys, vouchers
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, StoreUnavailable, StoreUncertain
@@ -50,7 +51,7 @@ ORDERS: dict[str, Order] = {
     ),
     "key": lambda store, reference: create_key(store, OWNER, KeyOrder("laptop", reference=reference), NOW_MS),
     "voucher": lambda store, reference: create_vouchers(
-        store, VoucherOrder(7, 2, reference=reference), COMMAND_LINE, NOW_MS
+        store, VoucherOrder(amount_nano=7, count=2, reference=reference), COMMAND_LINE, NOW_MS
     ),
     "transfer": lambda store, reference: record_transfer(
         store, EMAIL, Transfer(10**7, reference or "INV-17"), COMMAND_LINE, NOW_MS

@@ -10,9 +10,9 @@ from cadenza.control.money.credit import give_credit
 from cadenza.core.errors import ControlError
 from cadenza.core.records import COMMAND_LINE, Operator, Owner, Usage
 from cadenza.core.spans import DAY_MS, day_of
-from cadenza.ledger.payments import PaymentDay
-from cadenza.ledger.rules import Held
+from cadenza.ledger.rules import HeldCredit
 from cadenza.parts.books.months import compare_payments, list_payment_entries, report_month
+from cadenza.parts.books.payment_rows import PaymentDay
 from cadenza.parts.books.sums import month_of
 from cadenza.parts.payments.checkouts import list_payments
 from cadenza.parts.payments.transfers import (
@@ -172,7 +172,7 @@ async def test_a_refund_waits_for_unused_reserves(store: Store) -> None:
             reference, request = f"INV-{attempt}", make_hold(f"r{attempt}", prompt_tokens=CENT_TOKENS)
             await record(store, Transfer(10 * DOLLAR_NANO, reference))
             held = await writer.hold(request)
-            assert isinstance(held, Held)
+            assert isinstance(held, HeldCredit)
             balance_nano, reserved_nano = await money(store)
             part_nano = (balance_nano - held.amount_nano) // CENT_NANO * CENT_NANO
             assert balance_nano - reserved_nano < part_nano

@@ -1,22 +1,25 @@
 """Vouchers on both databases: made, redeemed once, expired, revoked."""
 
 import asyncio
+import hashlib
+from typing import Any
 
+import msgspec
 import pytest
 
 from cadenza.core.errors import ControlError
 from cadenza.core.records import COMMAND_LINE, Owner
 from cadenza.ledger import check, credit
-from cadenza.parts.payments.voucher_rows import list_all
+from cadenza.parts.payments.voucher_rows import VoucherOrder, list_all
 from cadenza.parts.payments.vouchers import (
     Redeemed,
-    VoucherOrder,
     WrongCode,
     create_vouchers,
     redeem_voucher,
     revoke_voucher,
 )
-from cadenza.store.schema import entries, vouchers
+from cadenza.store.schema import command_references, entries, vouchers
+from cadenza.store.statements import Statement
 from cadenza.store.store import Store
 from cadenza.store.tables import epochs
 from cadenza.store.tables.audit_events import list_newest
@@ -27,7 +30,8 @@ DAY_MS = 24 * 60 * 60 * 1000
 
 
 async def make(store: Store, amount_nano: int = 5 * DOLLAR_NANO, days: int | None = None) -> str:
-    [(code, _)] = await create_vouchers(store, VoucherOrder(amount_nano, 1, days), COMMAND_LINE, NOW_MS)
+    order = VoucherOrder(amount_nano=amount_nano, expires_days=days)
+    [(code, _)] = await create_vouchers(store, order, COMMAND_LINE, NOW_MS)
     return code
 
 
@@ -42,10 +46,10 @@ async def test_a_voucher_gives_its_credit(store: Store) -> None:
     before = await epochs.current(store, epochs.CHANGES)
     assert await redeem(store, code.lower().replace("-", " ")) == Redeemed(1, DOLLAR_NANO + 1)
     assert await epochs.current(store, epochs.CHANGES) == before + 1
-    [(voucher, redeemed_by)] = await list_all(store)
+    [voucher] = await list_all(store)
     _, grant = await rows_of(store, entries)
     assert (grant.kind, grant.amount_nano, grant.source) == ("grant", 1, voucher.id)
-    assert (voucher.state(NOW_MS), redeemed_by) == ("redeemed", "acct_a@example.org")
+    assert (voucher.state(NOW_MS), voucher.email) == ("redeemed", "acct_a@example.org")
     [event] = await list_newest(store, "acct_a")
     assert (event.actor, event.event, event.subject) == ("a@example.org", "voucher.redeem", voucher.id)
     assert await check.find_violations(store) == []
@@ -99,7 +103,7 @@ async def test_a_revoked_voucher_gives_nothing(store: Store) -> None:
     """An unused voucher can be revoked, by its id, its prefix or its code; a used one cannot."""
     await fund(store, 0)
     codes = [await make(store) for _ in range(3)]
-    by_id = next(one.id for one, _ in await list_all(store) if one.prefix == codes[1][:8])
+    by_id = next(one.id for one in await list_all(store) if one.prefix == codes[1][:8])
     for code, name in zip(codes, (codes[0], by_id, codes[2][:8]), strict=True):
         await revoke_voucher(store, name, COMMAND_LINE, NOW_MS)
         with pytest.raises(ControlError, match="has expired"):
@@ -129,12 +133,36 @@ async def test_a_voucher_is_still_good_if_the_balance_is_at_its_limit(store: Sto
     assert (await redeem(store, code, "b")).balance_nano == 5 * DOLLAR_NANO
 
 
+BAD: dict[str, list[dict[str, Any]]] = {
+    "amount: must be above zero and at most 1,000,000 dollars": [{"amount_nano": nano} for nano in (0, -1, 10**18)],
+    "count: must be a whole number from 1 to 1,000": [{"count": 0}, {"count": 1001}],
+    "expires_days: must be a whole number from 1 to 3,650": [{"expires_days": 0}, {"expires_days": 10**9}],
+    "credit_days: must be a whole number from 1 to 3,650": [{"credit_days": 0}, {"credit_days": 3651}],
+    "note: must be one line of at most 200 characters": [{"note": "a\nb"}, {"note": "x" * 201}],
+}
+
+
 async def test_a_bad_order_makes_no_voucher(store: Store) -> None:
     """Absurd amounts, counts, expiries and notes are refused."""
-    orders = [VoucherOrder(0), VoucherOrder(-1), VoucherOrder(10**18), VoucherOrder(1, 0), VoucherOrder(1, 1001)]
-    orders += [VoucherOrder(1, expires_days=days) for days in (0, 10**9)]
-    orders += [VoucherOrder(1, note=note) for note in ("a\nb", "x" * 201)]
-    for order in orders:
-        with pytest.raises(ControlError):
-            await create_vouchers(store, order, COMMAND_LINE, NOW_MS)
+    for reason, bad in BAD.items():
+        for given in bad:
+            with pytest.raises(ControlError, match=f"^{reason}"):
+                await create_vouchers(store, VoucherOrder(**{"amount_nano": 1, **given}), COMMAND_LINE, NOW_MS)
     assert await list_all(store) == []
+
+
+async def test_a_reference_is_of_all_that_was_ordered(store: Store) -> None:
+    """Another expiry, note or end of the credit is another order, and the last release's digest still is the same."""
+    order = VoucherOrder(amount_nano=1, count=2, reference="a talk")
+    await create_vouchers(store, order, COMMAND_LINE, NOW_MS)
+    for other in ({"expires_days": 30}, {"credit_days": 7}, {"note": "a note"}, {"count": 3}):
+        with pytest.raises(ControlError, match="used before for something else: new vouchers"):
+            await create_vouchers(store, msgspec.structs.replace(order, **other), COMMAND_LINE, NOW_MS)
+    with pytest.raises(ControlError, match="vouchers were made before: 2 of"):
+        await create_vouchers(store, order, COMMAND_LINE, NOW_MS)
+    former = Statement(
+        command_references.update().values(arguments_digest=hashlib.sha256(repr((1, 2)).encode()).digest())
+    )
+    await store.transact(lambda tx: tx.change(former, {}))
+    with pytest.raises(ControlError, match="vouchers were made before: 2 of"):
+        await create_vouchers(store, order, COMMAND_LINE, NOW_MS)

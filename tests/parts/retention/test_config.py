@@ -32,7 +32,7 @@ def test_every_setting_is_kept_or_replaced(tmp_path: Path) -> None:
     raw = tomllib.loads(example_config())
     _, toml, settings = audited(tmp_path, raw)
     assert OUTSIDE.findall(toml) == []
-    assert settings.tables.keys() == {"observe", "grounding"}
+    assert settings.tables.keys() == {"observe", "grounding", "platform"}
     assert {one.base_url for one in settings.providers.values()} == {f"{UPSTREAM}/v1"}
     assert settings.classes["forte"].routes[0].model == "acme-large"
     grounding = settings.of(GroundingSettings)

@@ -7,7 +7,7 @@ import pytest
 
 from cadenza.core.file_tokens import PAGE_TOKENS, FileTokens, tokens_of_file
 from cadenza.core.image_tokens import IMAGE_TOKENS_MAX
-from tests.parts.grounding.files import made_files as made
+from tests import made_files as made
 from tests.tokens import count_tokens
 
 PROSE = "The ship left the harbour at nine in the morning, and nobody was there to wave. " * 6_000

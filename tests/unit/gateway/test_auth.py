@@ -14,11 +14,10 @@ from sqlalchemy import text
 from cadenza.core.codes import make_key
 from cadenza.core.errors import Unauthenticated
 from cadenza.core.rates import Limits, Rate, Ticket
-from cadenza.core.records import Owner, Principal
+from cadenza.core.records import Principal
 from cadenza.fleet.changes import make_change
 from cadenza.gateway.auth import authorize, identify, rate_exceeded, rate_headers, rate_of
 from cadenza.http.headers import Headers
-from cadenza.parts.grounding.notes import add_note
 from cadenza.store.statements import Statement
 from cadenza.store.store import StoreUnavailable, Transaction
 from cadenza.store.tables import accounts, keys
@@ -75,7 +74,7 @@ async def enter(store: WatchedStore, headers: Headers, scope: str = "inference")
 async def test_the_principal_tells_what_may_ground_its_replies(store: WatchedStore) -> None:
     """Notes count while there are any and the account uses memory; search while the account uses it."""
     key = bearer(await new_key(store))
-    await add_note(store, Owner("acct_a", "a@example.org"), "a note", now_ms())
+    await store.transact(lambda tx: accounts.change(tx, "acct_a", note_count=1))
     principal = await enter(store, key)
     assert (principal.may_search, principal.has_notes) == (True, True)
     off = Preferences("mezzo", "system", uses_search=False, uses_memory=False)

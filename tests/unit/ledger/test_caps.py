@@ -15,17 +15,17 @@ from cadenza.ledger.caps import NO_CAP_USE, CapState, CapStatus, CapUse
 from cadenza.ledger.charging import begin_caps, end_requests
 from cadenza.ledger.rules import (
     AMPLE_TIMES,
-    SHORT,
+    RESERVED_ELSEWHERE,
+    BatchFacts,
     Changes,
     Demand,
     End,
     Ended,
-    Held,
+    HeldCredit,
     Hold,
+    HoldResult,
     Insufficient,
-    Known,
     LockedAccount,
-    Taken,
     take_hold,
 )
 
@@ -61,9 +61,9 @@ def rich() -> LockedAccount:
     return LockedAccount("a", RICH_NANO, 0, 0)
 
 
-def take(cap: CapState, hold: Hold, account: LockedAccount | None = None, *, is_final: bool = False) -> Taken:
+def take(cap: CapState, hold: Hold, account: LockedAccount | None = None, *, is_final: bool = False) -> HoldResult:
     wanted = msgspec.structs.replace(hold, is_final=is_final)
-    return take_hold(account or rich(), wanted, Known(caps={"k": cap}), Changes())
+    return take_hold(account or rich(), wanted, BatchFacts(caps={"k": cap}), Changes())
 
 
 def make_end(
@@ -85,7 +85,7 @@ def make_end(
 
 def end(cap: CapState, *ends: End, use: CapUse = NO_CAP_USE) -> list[Ended]:
     begin_caps([cap], use, [*ends])
-    return end_requests(rich(), Demand(0, 0, 0, 0), [*ends], Known(caps={"k": cap}), Changes())
+    return end_requests(rich(), Demand(0, 0, 0, 0), [*ends], BatchFacts(caps={"k": cap}), Changes())
 
 
 @pytest.mark.parametrize(
@@ -114,21 +114,21 @@ def test_a_hold_is_fitted_to_what_the_cap_leaves(
         assert (cap.held_nano, cap.mine_nano) == (held_nano, 0)
     else:
         amount_nano = 1000 + tokens * 30
-        assert answer == Held(amount_nano, tokens, is_capped=True)
+        assert answer == HeldCredit(amount_nano, tokens, is_capped=True)
         assert (cap.held_nano, cap.mine_nano) == (held_nano + amount_nano, amount_nano)
 
 
 @pytest.mark.parametrize("is_final", [False, True])
 def test_a_cap_waits_for_nobody(is_final: bool) -> None:
     """Other processes cannot give back a cap: a hold is fitted or refused at once."""
-    assert isinstance(take(total(SHORT_NANO), make_hold(), is_final=is_final), Held)
+    assert isinstance(take(total(SHORT_NANO), make_hold(), is_final=is_final), HeldCredit)
     assert isinstance(take(total(SHORT_NANO - 1), make_hold(), is_final=is_final), Insufficient)
 
 
 def test_the_lower_of_credit_and_cap_decides() -> None:
     """If the account has less than the cap leaves, the hold waits for credit, and the refusal names the account."""
     poor = LockedAccount("a", SHORT_NANO - 1, 0, 0)
-    assert take(total(SHORT_NANO), make_hold(), poor) == SHORT
+    assert take(total(SHORT_NANO), make_hold(), poor) == RESERVED_ELSEWHERE
     assert take(total(SHORT_NANO), make_hold(), poor, is_final=True) == Insufficient(SHORT_NANO - 1, SHORT_NANO)
     refusal = take(total(SHORT_NANO - 2), make_hold(), poor)
     assert refusal == Insufficient(SHORT_NANO - 2, SHORT_NANO, CapStatus(Cap(SHORT_NANO - 2), 0, SHORT_NANO - 2))
@@ -137,7 +137,7 @@ def test_the_lower_of_credit_and_cap_decides() -> None:
 def test_an_uncounted_prompt_needs_a_cap_for_256_of_it() -> None:
     """With less it is counted first, so that its bytes do not use up the cap."""
     hold = msgspec.structs.replace(make_hold(), is_counted=False)
-    assert isinstance(take(total(AMPLE_TIMES * WHOLE_NANO), hold), Held)
+    assert isinstance(take(total(AMPLE_TIMES * WHOLE_NANO), hold), HeldCredit)
     assert isinstance(take(total(AMPLE_TIMES * WHOLE_NANO - 1), hold), Insufficient)
 
 
@@ -216,7 +216,7 @@ def test_a_month_begins_with_its_first_request() -> None:
     """Then nothing is spent, or what the metering rows of that month say."""
     cap = monthly(WHOLE_NANO, WHOLE_NANO, m202612=0)
     assert isinstance(take(cap, make_hold(started_at=IN_NOVEMBER)), Insufficient)
-    assert isinstance(take(cap, make_hold(started_at=IN_DECEMBER)), Held)
+    assert isinstance(take(cap, make_hold(started_at=IN_DECEMBER)), HeldCredit)
     assert (cap.month, cap.spent_nano) == (DECEMBER, 0)
     cap = monthly(WHOLE_NANO, 0, m202612=7)
     end(cap, make_end(5, started_at=IN_DECEMBER))
@@ -228,7 +228,7 @@ def test_a_request_of_an_earlier_month_counts_for_that_month() -> None:
     cap = monthly(WHOLE_NANO, 0, m202610=WHOLE_NANO - SHORT_NANO)
     in_october = at(2026, 10, 31)
     answer = take(cap, make_hold(started_at=in_october))
-    assert answer == Held(SHORT_NANO, 16, is_capped=True)
+    assert answer == HeldCredit(SHORT_NANO, 16, is_capped=True)
     fitted = make_end(9000, started_at=in_october, held_nano=SHORT_NANO)
     [ended] = end(cap, fitted, use=CapUse({}, {"r1": SHORT_NANO}))
     assert ended.charged_nano == SHORT_NANO
@@ -273,7 +273,7 @@ def test_no_moves_of_two_processes_pass_a_cap(limit_nano: int, steps: list[Move]
         if step.due_nano is None:
             begin_caps([cap], CapUse({"k": cap.mine_nano}, {}), [])
             answer = take(cap, make_hold(started_at=started_at))
-            if isinstance(answer, Held):
+            if isinstance(answer, HeldCredit):
                 mine.append((started_at, answer.amount_nano))
         elif mine:
             began, own_nano = mine.pop(0)

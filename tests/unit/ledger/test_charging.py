@@ -9,13 +9,13 @@ from cadenza.core.spans import ALL_TIME
 from cadenza.ledger.caps import CapState
 from cadenza.ledger.charging import LOST_STATUS, end_requests
 from cadenza.ledger.rules import (
+    BatchFacts,
     Changes,
     Demand,
     End,
     Ended,
     EndSource,
     Hold,
-    Known,
     LockedAccount,
     Recorded,
     Repeated,
@@ -40,7 +40,7 @@ LOST = Ended(is_lost=True)
 
 
 def end_late(
-    known: Known, *, digest: bytes | None = None, source: EndSource = "request", is_charged: bool = True
+    known: BatchFacts, *, digest: bytes | None = None, source: EndSource = "request", is_charged: bool = True
 ) -> tuple[Ended, LockedAccount, Changes]:
     """End a request whose process was swept: it has no reserve any more."""
     account, changes = LockedAccount("a", FREE_NANO, 0, 0), Changes()
@@ -66,7 +66,7 @@ def test_an_end_that_the_store_has_is_corrected_repeated_or_lost(
     recorded: Recorded, ended: Ended, back_nano: int
 ) -> None:
     """Only what a sweep charged too much comes back, and nothing is charged again."""
-    found, account, changes = end_late(Known(ended={"r1": recorded}))
+    found, account, changes = end_late(BatchFacts(ended={"r1": recorded}))
     assert (found, account.balance_nano, changes.charges) == (ended, FREE_NANO + back_nano, [])
     assert sum(one.corrected_nano for one in changes.corrections) == back_nano
 
@@ -79,7 +79,7 @@ def test_a_correction_gives_back_granted_credit_that_the_final_cost_does_not_tak
     charged_nano: int, granted_nano: int, back_nano: int
 ) -> None:
     """Paid credit comes back first, because granted credit is spent first."""
-    _, account, changes = end_late(Known(ended={"r1": Recorded(charged_nano, "sweep", granted_nano)}))
+    _, account, changes = end_late(BatchFacts(ended={"r1": Recorded(charged_nano, "sweep", granted_nano)}))
     assert (account.granted_nano, [one.granted_nano for one in changes.corrections]) == (back_nano, [back_nano])
 
 
@@ -90,13 +90,13 @@ def test_after_a_refund_a_correction_gives_back_the_rest_of_each_kind(refunded_n
     charged_nano = DUE_NANO + 700
     by_refund_nano = max(0, refunded_nano - (charged_nano - granted_nano))
     recorded = Recorded(charged_nano, "sweep", granted_nano, refunded_nano)
-    _, account, _ = end_late(Known(ended={"r1": recorded}))
+    _, account, _ = end_late(BatchFacts(ended={"r1": recorded}))
     assert granted_nano - by_refund_nano - account.granted_nano == min(granted_nano, DUE_NANO - refunded_nano)
 
 
 def test_a_sweep_never_corrects_what_a_request_was_charged() -> None:
     """Its mark is older than the end of the request, and may cost less."""
-    found, account, changes = end_late(Known(ended={"r1": Recorded(DUE_NANO + 700, "request")}), source="sweep")
+    found, account, changes = end_late(BatchFacts(ended={"r1": Recorded(DUE_NANO + 700, "request")}), source="sweep")
     assert (found, account.balance_nano) == (Ended(DUE_NANO + 700, is_repeated=True), FREE_NANO)
     assert (changes.charges, changes.corrections) == ([], [])
 
@@ -104,7 +104,7 @@ def test_a_sweep_never_corrects_what_a_request_was_charged() -> None:
 def test_a_correction_is_taken_off_what_the_cap_has_spent() -> None:
     """And it is made once, also within one batch."""
     cap = CapState("k", Cap(9000), ALL_TIME, 5000, 0, 0, 0)
-    known = Known(ended={"r1": Recorded(DUE_NANO + 700, "sweep")}, caps={"k": cap})
+    known = BatchFacts(ended={"r1": Recorded(DUE_NANO + 700, "sweep")}, caps={"k": cap})
     end_late(known)
     assert end_late(known)[0] == Ended(DUE_NANO, is_repeated=True)
     assert cap.spent_nano == 4300
@@ -116,7 +116,7 @@ def test_a_correction_is_taken_off_what_the_cap_has_spent() -> None:
 def test_a_request_is_charged_only_while_its_key_is_its_own(used_by: str | None, is_lost: bool) -> None:
     """Otherwise nothing is charged, no key is kept, and the metering row shows an error."""
     keys = {("a", KEY): Repeated(used_by, "req", is_open=False)} if used_by else {}
-    found, account, changes = end_late(Known(keys=keys), digest=KEY)
+    found, account, changes = end_late(BatchFacts(keys=keys), digest=KEY)
     [charge] = changes.charges
     assert (found.is_lost, charge.has_entry, bool(changes.kept_keys)) == (is_lost, not is_lost, not is_lost)
     assert account.balance_nano == FREE_NANO - (0 if is_lost else DUE_NANO)
@@ -126,22 +126,22 @@ def test_a_request_is_charged_only_while_its_key_is_its_own(used_by: str | None,
 
 def test_a_request_that_is_not_charged_needs_no_key() -> None:
     """It is released, and only its own key is freed."""
-    found, _, changes = end_late(Known(), digest=KEY, is_charged=False)
+    found, _, changes = end_late(BatchFacts(), digest=KEY, is_charged=False)
     assert (found, [hold.completion_id for hold in changes.freed_keys]) == (Ended(), ["r1"])
 
 
 def test_a_lost_request_frees_its_idempotency_key() -> None:
     """Its API key was revoked: nothing is charged, so the key is not used. That of another request is not freed."""
-    known = Known(keys={("a", KEY): Repeated("r1", "req")}, revoked_keys={"k"})
+    known = BatchFacts(keys={("a", KEY): Repeated("r1", "req")}, revoked_keys={"k"})
     found, _, changes = end_late(known, digest=KEY)
     assert (found, [hold.completion_id for hold in changes.freed_keys], changes.kept_keys) == (LOST, ["r1"], [])
 
 
 def test_only_a_late_end_asks_whether_its_api_key_was_revoked() -> None:
     """A request that runs when its key is revoked is charged; one that ends late may have begun after that."""
-    assert end_late(Known(revoked_keys={"k"}))[0] == LOST
+    assert end_late(BatchFacts(revoked_keys={"k"}))[0] == LOST
     account = LockedAccount("a", FREE_NANO, 0, 0)
     in_time = End(OUTCOME, msgspec.structs.replace(HOLD, idempotency_digest=KEY), HELD_NANO, DUE_NANO)
-    known = Known(keys={("a", KEY): Repeated("r1", "req")}, revoked_keys={"k"})
+    known = BatchFacts(keys={("a", KEY): Repeated("r1", "req")}, revoked_keys={"k"})
     [ended] = end_requests(account, NOTHING, [in_time], known, Changes())
     assert ended == Ended(DUE_NANO)

@@ -14,12 +14,12 @@ from cadenza.ledger.reserves import DECAY_S, KEPT_MAX, LEAST_REQUESTS, PEAK_TIME
 from cadenza.ledger.rules import (
     AMPLE_TIMES,
     RESERVE_SHARE,
+    BatchFacts,
     Changes,
     Demand,
     End,
-    Held,
+    HeldCredit,
     Hold,
-    Known,
     LockedAccount,
     grow,
     take_hold,
@@ -51,7 +51,7 @@ class Desk:
     def store_has(self, reserve_nano: int, free_nano: int = AMPLE_NANO, taken_nano: tuple[int, ...] = ()) -> None:
         """A batch was written."""
         held_nano = reserve_nano
-        taken = [(make_hold(amount_nano), Held(amount_nano, 1)) for amount_nano in taken_nano]
+        taken = [(make_hold(amount_nano), HeldCredit(amount_nano, 1)) for amount_nano in taken_nano]
         self.reserves.written(LockedAccount("a", free_nano + held_nano, held_nano, reserve_nano), taken)
 
     def demand(self, *new: int, charged_nano: int = 0, beyond_nano: int = 0) -> Demand:
@@ -59,7 +59,7 @@ class Desk:
         holds = [make_hold(amount_nano) for amount_nano in new]
         return self.reserves.demand("a", charged_nano + beyond_nano, charged_nano, holds)
 
-    def hold(self, amount_nano: int = ONE_NANO) -> Held | None:
+    def hold(self, amount_nano: int = ONE_NANO) -> HeldCredit | None:
         return self.reserves.hold(make_hold(amount_nano))
 
     def hold_all(self, amount_nano: int = ONE_NANO) -> int:
@@ -91,17 +91,17 @@ def test_nothing_is_held_without_a_reserve() -> None:
 def test_holds_in_memory_stop_where_the_reserve_ends(desk: Desk) -> None:
     """Exactly what the store has is held, and each answer has what is left of the credit."""
     answer = desk.hold()
-    assert answer == Held(ONE_NANO, 1)
+    assert answer == HeldCredit(ONE_NANO, 1)
     assert desk.hold_all() == 8
     assert desk.hold(1) is None
-    assert desk.hold(0) == Held(0, 1)
+    assert desk.hold(0) == HeldCredit(0, 1)
 
 
 def test_the_longest_answer_is_held_whole_or_by_the_store(desk: Desk) -> None:
     """A reserve that does not cover the longest answer holds nothing: the store decides how long it may be."""
     extra_tokens = (8 * ONE_NANO - 3) // 3
     assert desk.reserves.hold(make_hold(extra_tokens=extra_tokens + 1)) is None
-    assert desk.reserves.hold(make_hold(extra_tokens=extra_tokens)) == Held(
+    assert desk.reserves.hold(make_hold(extra_tokens=extra_tokens)) == HeldCredit(
         ONE_NANO + 3 + 3 * extra_tokens, 1 + extra_tokens
     )
 
@@ -238,7 +238,7 @@ def test_the_least_recently_used_reserves_are_given_back_first() -> None:
         hold = msgspec.structs.replace(make_hold(), account_id=name)
         desk.reserves.demand(name, 0, 0, [hold])
         account = LockedAccount(name, AMPLE_NANO, 10 * ONE_NANO, 10 * ONE_NANO)
-        desk.reserves.written(account, [(hold, Held(ONE_NANO, 1))])
+        desk.reserves.written(account, [(hold, HeldCredit(ONE_NANO, 1))])
     for name in names[1:]:
         desk.reserves.end(name, ONE_NANO, 0)
     desk.reserves.hold(msgspec.structs.replace(make_hold(), account_id="1"))
@@ -298,11 +298,11 @@ class Process:
         self.reserves = Reserves(self.clock, IDLE_S)
         self.account = LockedAccount("a", balance_nano, 0, 0)
         self.elsewhere_nano = 0
-        self.known = Known()
-        self.open: list[tuple[Hold, Held]] = []
+        self.known = BatchFacts()
+        self.open: list[tuple[Hold, HeldCredit]] = []
         self.ends: list[End] = []
         self.wanted: list[Hold] = []
-        self.taken: list[tuple[Hold, Held]] = []  # by the last batch
+        self.taken: list[tuple[Hold, HeldCredit]] = []  # by the last batch
         self.numbers = itertools.count()
 
     @property
@@ -341,7 +341,7 @@ class Process:
         final = [msgspec.structs.replace(hold, is_final=True) for hold in wanted]
         answers = [(hold, take_hold(self.account, hold, self.known, changes)) for hold in final]
         grow(self.account, demand)
-        self.taken = [(hold, answer) for hold, answer in answers if isinstance(answer, Held)]
+        self.taken = [(hold, answer) for hold, answer in answers if isinstance(answer, HeldCredit)]
 
     def write(self, queued: Steps, meanwhile: Steps, fate: str) -> None:
         """Write a batch, with other steps before it is built and while it is in flight.

@@ -13,19 +13,19 @@ from cadenza.ledger.charging import end_requests
 from cadenza.ledger.rules import (
     AMPLE_TIMES,
     RESERVE_SHARE,
-    SHORT,
+    RESERVED_ELSEWHERE,
+    BatchFacts,
     Changes,
     Demand,
     End,
     Ended,
-    Held,
+    HeldCredit,
     Hold,
+    HoldResult,
     Insufficient,
-    Known,
     LockedAccount,
     Recorded,
     Repeated,
-    Taken,
     granted_part,
     grow,
     has_spare,
@@ -65,13 +65,13 @@ def make_end(due_nano: int, amount_nano: int = WHOLE_NANO, completion_id: str = 
     return End(outcome, make_hold(completion_id), amount_nano, due_nano, **flags)  # type: ignore[arg-type]
 
 
-def take(account: LockedAccount, hold: Hold, *, is_final: bool = True) -> Taken:
-    return take_hold(account, msgspec.structs.replace(hold, is_final=is_final), Known(), Changes())
+def take(account: LockedAccount, hold: Hold, *, is_final: bool = True) -> HoldResult:
+    return take_hold(account, msgspec.structs.replace(hold, is_final=is_final), BatchFacts(), Changes())
 
 
-def end(account: LockedAccount, kept_nano: int, *ends: End, known: Known | None = None) -> list[Ended]:
+def end(account: LockedAccount, kept_nano: int, *ends: End, known: BatchFacts | None = None) -> list[Ended]:
     demand = msgspec.structs.replace(NOTHING, kept_nano=kept_nano)
-    return end_requests(account, demand, [*ends], known or Known(), Changes())
+    return end_requests(account, demand, [*ends], known or BatchFacts(), Changes())
 
 
 def money(account: LockedAccount) -> tuple[int, int, int]:
@@ -100,7 +100,7 @@ def test_a_hold_is_whole_or_fitted_or_refused(free_nano: int, tokens: int | None
         assert money(account) == (free_nano + 16, 16, 7)
     else:
         held_nano = 1000 + tokens * 30
-        assert answer == Held(held_nano, tokens)
+        assert answer == HeldCredit(held_nano, tokens)
         assert money(account) == (free_nano + 16, 16 + held_nano, 7 + held_nano)
 
 
@@ -108,7 +108,7 @@ def test_a_longer_answer_is_held() -> None:
     """Without `max_tokens`, one part in eight of the credit left is held for a longer answer; none is served unheld."""
     account, given, prompt_nano = make_account(3 * WHOLE_NANO), list[int](), WHOLE_NANO - 50 * PRICE.output_nano
     while isinstance(
-        answer := take(account, msgspec.structs.replace(make_hold(), extra_tokens=1_000), is_final=True), Held
+        answer := take(account, msgspec.structs.replace(make_hold(), extra_tokens=1_000), is_final=True), HeldCredit
     ):
         assert answer.amount_nano == prompt_nano + answer.allowance_tokens * PRICE.output_nano
         given.append(answer.allowance_tokens)
@@ -117,8 +117,8 @@ def test_a_longer_answer_is_held() -> None:
     assert given[0] == 50 + 2 * WHOLE_NANO // 8 // PRICE.output_nano
 
 
-@pytest.mark.parametrize(("free_nano", "answer"), [(1090, Held(1090, 3)), (1089, Insufficient(1089, 1090))])
-def test_fewer_than_16_tokens_need_only_their_price(free_nano: int, answer: Taken) -> None:
+@pytest.mark.parametrize(("free_nano", "answer"), [(1090, HeldCredit(1090, 3)), (1089, Insufficient(1089, 1090))])
+def test_fewer_than_16_tokens_need_only_their_price(free_nano: int, answer: HoldResult) -> None:
     """A request for 3 tokens needs credit for 3."""
     assert take(make_account(free_nano), make_hold(allowance_tokens=3)) == answer
 
@@ -127,14 +127,14 @@ def test_fewer_than_16_tokens_need_only_their_price(free_nano: int, answer: Take
 def test_a_hold_is_fitted_or_refused_only_when_it_is_final(free_nano: int) -> None:
     """Before that the answer is that the credit falls short, and nothing changes: other processes may have some."""
     account = make_account(free_nano, elsewhere_nano=WHOLE_NANO)
-    assert take(account, make_hold(), is_final=False) == SHORT
+    assert take(account, make_hold(), is_final=False) == RESERVED_ELSEWHERE
     assert money(account) == (free_nano + WHOLE_NANO, WHOLE_NANO, 0)
 
 
 @pytest.mark.parametrize("is_final", [True, False])
 def test_a_hold_that_can_be_paid_asks_nobody(is_final: bool) -> None:
     """Credit for the whole hold is enough, to the nano-dollar."""
-    assert take(make_account(WHOLE_NANO), make_hold(), is_final=is_final) == Held(WHOLE_NANO, 50)
+    assert take(make_account(WHOLE_NANO), make_hold(), is_final=is_final) == HeldCredit(WHOLE_NANO, 50)
 
 
 @pytest.mark.parametrize("is_final", [True, False])
@@ -142,14 +142,14 @@ def test_an_uncounted_hold_needs_256_times_its_amount(is_final: bool) -> None:
     """With less it is neither taken nor fitted, and no other process is asked: the prompt is counted first."""
     hold = msgspec.structs.replace(make_hold(), is_counted=False)
     ample_nano = AMPLE_TIMES * WHOLE_NANO
-    assert take(make_account(ample_nano), hold, is_final=is_final) == Held(WHOLE_NANO, 50)
+    assert take(make_account(ample_nano), hold, is_final=is_final) == HeldCredit(WHOLE_NANO, 50)
     assert take(make_account(ample_nano - 1), hold, is_final=is_final) == Insufficient(ample_nano - 1, SHORT_NANO)
     assert AMPLE_TIMES == 256
 
 
 def test_a_used_key_is_refused_with_the_ids_of_its_request() -> None:
     """In the same batch and from the store; a key that is open again may be used, once."""
-    known, changes, account = Known(), Changes(), make_account(9 * WHOLE_NANO)
+    known, changes, account = BatchFacts(), Changes(), make_account(9 * WHOLE_NANO)
     known.keys["a", b"o" * 32] = Repeated("old", "req-old", is_open=True)
     known.keys["a", b"u" * 32] = Repeated("used", "req-used", is_open=False)
     keys = [b"o" * 32, b"o" * 32, b"u" * 32, KEY, KEY]
@@ -158,7 +158,7 @@ def test_a_used_key_is_refused_with_the_ids_of_its_request() -> None:
         for number, key in enumerate(keys)
     ]
     answers = [take_hold(account, hold, known, changes) for hold in holds]
-    assert [type(answer) for answer in answers] == [Held, Repeated, Repeated, Held, Repeated]
+    assert [type(answer) for answer in answers] == [HeldCredit, Repeated, Repeated, HeldCredit, Repeated]
     assert (answers[1], answers[2]) == (Repeated("r0", "req-r0"), Repeated("used", "req-used"))
     assert answers[4] == Repeated("r3", "req-r3")
     assert [hold.completion_id for hold in changes.new_keys] == ["r0", "r3"]
@@ -167,7 +167,7 @@ def test_a_used_key_is_refused_with_the_ids_of_its_request() -> None:
 
 def test_a_key_is_kept_by_a_charge_and_freed_by_a_release() -> None:
     """A charge of zero is a charge."""
-    account, known, changes = make_account(0, 2 * WHOLE_NANO), Known(), Changes()
+    account, known, changes = make_account(0, 2 * WHOLE_NANO), BatchFacts(), Changes()
     charged, released = make_end(0, completion_id="r1"), make_end(0, completion_id="r2")
     released = msgspec.structs.replace(released, outcome=msgspec.structs.replace(released.outcome, usage=None))
     keyed = [
@@ -228,7 +228,7 @@ def test_a_request_is_lost_if_its_hold_does_not_pay_for_it(due_nano: int, free_n
 )
 def test_an_uncertain_end_that_the_store_has_is_not_charged_again(cost_nano: int, ended: Ended) -> None:
     """Its own process wrote it: it is repeated, and lost again if it was. The mark is deleted either way."""
-    known = Known(ended={"r1": Recorded(cost_nano, "request")})
+    known = BatchFacts(ended={"r1": Recorded(cost_nano, "request")})
     account, changes = make_account(0, WHOLE_NANO), Changes()
     again = make_end(WHOLE_NANO, is_uncertain=True, is_marked=True)
     assert end_requests(account, NOTHING, [again], known, changes) == [ended]
@@ -330,13 +330,13 @@ class Ledger:
         demand = Demand(
             in_use_nano + spare_nano * move.kept_share // 4, in_use_nano, move.wanted_times * usual_nano, usual_nano
         )
-        known, changes = Known(), Changes()
+        known, changes = BatchFacts(), Changes()
         for ended in end_requests(account, demand, ends, known, changes):
             assert not ended.is_lost
             self.charged_nano += ended.charged_nano
         for tokens in move.allowances:
             answer = take(account, make_hold(allowance_tokens=tokens))
-            if isinstance(answer, Held):
+            if isinstance(answer, HeldCredit):
                 holds.append(answer.amount_nano)
         grow(account, demand)
         self.balance_nano = account.balance_nano
@@ -420,7 +420,7 @@ def test_an_account_with_a_debt_gets_no_hold() -> None:
         assert isinstance(answer, Insufficient)
         assert answer.debt_nano == 5
     account.debt_nano = 0
-    assert isinstance(take(account, make_hold(price=Price(0, 0))), Held)
+    assert isinstance(take(account, make_hold(price=Price(0, 0))), HeldCredit)
 
 
 @settings(max_examples=200, deadline=None)

@@ -64,7 +64,6 @@ CASES = {
     "loop_lags": (Facts(recent=late("loop_lag")), "took more than 0.25 seconds."),
     "credit_short": (Facts(hour=counted("ledger_short_nano_total", **{"": 2_500_000_000})), "$2.50"),
     "usage_doubtful": (Facts(hour=counted("doubtful_usage_total", acme=2, other=0)), "In the last hour: acme 2."),
-    "search_fails": (Facts(recent=counted("grounding_failures_total", search=6, memory=9)), "6 in the last 5 minutes."),
     "log_dropped": (Facts(hour=counted("log_dropped_total", **{"": 8})), "In the last hour: 8."),
 }
 WELL = {
@@ -73,7 +72,6 @@ WELL = {
     "a few of a few late": Facts(recent={name: Counter({ALL: 5, LATE: 4}) for name in LATE_S}),
     "few failures": Facts(recent=counted("requests_total", **{"200": 9, "502": 4})),
     "most in time": Facts(recent={name: Counter({ALL: 10_000, LATE: 6}) for name in LATE_S}),
-    "an engine that recovered": Facts(recent=counted("grounding_failures_total", search=2)),
     "room on the disk": Facts(disk_free_bytes=DISK_BYTES_MIN),
     "clients over their rate": Facts(recent=counted("refused_total", rate=1000)),
     "a route that is tested": Facts(routes=[RouteFact("acme", "large", "half open", "dns")]),

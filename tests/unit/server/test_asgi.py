@@ -120,23 +120,6 @@ async def test_an_application_that_fails_is_a_500() -> None:
         assert "a secret" not in site.log.getvalue()
 
 
-async def test_pages_that_are_not_installed_are_a_501() -> None:
-    """Without the packages of the pages, a visitor reads which extra is missing."""
-
-    class Bare(AdaptedSite):
-        """Its application cannot be imported."""
-
-        def _load(self) -> AsgiApp:
-            raise ModuleNotFoundError(name="starlette")
-
-    async with Bare(echo) as site:
-        client = await site.connect()
-        await client.send(request("/"))
-        head, *_, body = await client.reply()
-        assert head == b"HTTP/1.1 501 Not Implemented"
-        assert b"cadenza[pages]" in body
-
-
 async def test_a_client_that_leaves_cancels_the_application() -> None:
     """A page that nobody waits for is not made."""
     has_begun, was_cancelled = asyncio.Event(), asyncio.Event()

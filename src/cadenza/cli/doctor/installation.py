@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from cadenza import clock, parts
 from cadenza.config import Settings
-from cadenza.config.settings import DEFAULT_PRICES, SITE_KEY_VARIABLE, ServerSettings
+from cadenza.config.settings import DEFAULT_PRICES, ServerSettings
 from cadenza.control.prices import read_schedules, say_unused
 from cadenza.control.store.prepare import require_store
 from cadenza.fleet.presence import is_registered
@@ -42,7 +42,6 @@ async def check_installation(settings: Settings) -> list[Check]:
         *await check_clock(settings.store.url),
         *check_shared_state(settings.shared_state.url),
         check_region(settings.store.region),
-        check_site_key(settings),
         check_metrics(settings.server),
         *await check_prices(settings),
         *[check for part in parts.having("checks") for check in await part.load("checks").checks(settings)],
@@ -151,16 +150,6 @@ def check_region(region: str | None) -> Check:
             "region", "ok", "not stated. To show where account data and counters are stored, set [store] region."
         )
     return Check("region", "ok", f"account data and counters are stored in '{region}', as the config says")
-
-
-def check_site_key(settings: Settings) -> Check:
-    """The key that encrypts the secrets of authenticator apps. Beside SQLite, the service makes one."""
-    if settings.platform.secret_key:
-        return Check("site key", "ok", "from the environment")
-    if settings.store.url.startswith("sqlite:"):
-        return Check("site key", "ok", "in a file beside the store, which the first authenticator app creates")
-    todo = f"Set {SITE_KEY_VARIABLE} to 32 random characters or more, on every machine."
-    return Check("site key", "warning", "not set: the secrets of authenticator apps are stored unencrypted", todo)
 
 
 def check_metrics(server: ServerSettings) -> Check:

@@ -48,7 +48,7 @@ async def finish_erasures(store: Store) -> bool:
     """Erase what is left of erased accounts. False if SQLite's write-ahead log may still have some of it."""
     unfinished = await erasure.list_unfinished(store)
     for erasing in unfinished:
-        await erasure.erase_rest(store, erasing)
+        await erasure.erase_remaining(store, erasing)
     return not unfinished or await store.empty_log()
 
 

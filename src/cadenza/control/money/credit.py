@@ -13,12 +13,12 @@ from cadenza.core.money import AMOUNT_NANO_MAX, format_dollars
 from cadenza.core.records import Operator, Owner
 from cadenza.core.spans import DAY_MS
 from cadenza.fleet.changes import make_change
-from cadenza.ledger import credit, lots, low_balances
+from cadenza.ledger import credit, lots
 from cadenza.ledger.credit import BALANCE_NANO_LIMIT, Money
 from cadenza.ledger.lots import CreditLot
 from cadenza.ledger.origins import CreditMove
 from cadenza.store.store import Store, Transaction
-from cadenza.store.tables import audit_events
+from cadenza.store.tables import accounts, audit_events
 from cadenza.store.tables.accounts import Account
 from cadenza.store.tables.audit_events import AuditEvent
 
@@ -150,7 +150,7 @@ async def set_low_balance(store: Store, owner: Owner, below_nano: int, now_ms: i
         raise ControlError("Write an amount of dollars from zero, like 1.00.")
 
     def change(tx: Transaction) -> None:
-        low_balances.notice_below(tx, owner.account_id, below_nano)
+        accounts.notice_below(tx, owner.account_id, below_nano)
         detail = f"below {format_dollars(below_nano)} dollars"
         audit_events.add(tx, AuditEvent(now_ms, owner, "credit.notice", owner.account_id, detail=detail))
 

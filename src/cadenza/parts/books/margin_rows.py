@@ -1,13 +1,17 @@
 """Sums of requests for those who run the service: what they earned and cost, and what each model counted."""
 
-from sqlalchemy import text
+from sqlalchemy import bindparam, select, text
 
+from cadenza.core.attempts import AttemptKey, AttemptSums
 from cadenza.core.spans import DAY_MS, Span
 from cadenza.core.usage_report import day_name
-from cadenza.parts.books.bills import DayModel, ModelCounts
+from cadenza.parts.books.bill_file import DayModel
+from cadenza.parts.books.bills import ModelCounts
 from cadenza.parts.books.margin import MarginGroup, MarginSums, Revenue, add_margins
+from cadenza.store.schema import upstream_attempts
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store
+from cadenza.store.tables.attempts import COLUMNS
 from cadenza.store.tables.metered import add_up, span_values
 from cadenza.store.tables.usage import email_of
 
@@ -38,6 +42,13 @@ REVENUES: dict[str, Statement] = {
     )
     for group, named in {"account": "a.email", "month": f"e.created_at / {DAY_MS}"}.items()
 }
+OF_PROVIDER = Statement(
+    select(*(upstream_attempts.c[name] for name in COLUMNS)).where(
+        upstream_attempts.c.provider == bindparam("provider"),
+        upstream_attempts.c.day >= bindparam("first"),
+        upstream_attempts.c.day <= bindparam("last"),
+    )
+)
 READ_COUNTS = Statement(lambda: add_up(["day", "model"], COUNTS, "provider"))
 
 
@@ -67,3 +78,10 @@ async def read_counts(store: Store, provider: str, span: Span) -> dict[DayModel,
     """What was counted of one provider, by day and model."""
     rows = await store.report(READ_COUNTS, span_values(span, provider=provider))
     return {DayModel(day_name(day), model): ModelCounts(*map(int, counts)) for day, model, *counts in rows}
+
+
+async def read_attempts(store: Store, provider: str, span: Span) -> dict[AttemptKey, AttemptSums]:
+    """The attempts at one provider on the days of a span."""
+    values = {"provider": provider, "first": span.start_ms // DAY_MS, "last": (span.end_ms - 1) // DAY_MS}
+    rows = await store.rows(OF_PROVIDER, values)
+    return {AttemptKey(*row[:4]): AttemptSums(*map(int, row[4:])) for row in rows}

@@ -6,19 +6,10 @@ from cadenza.core.config_keys import suggest
 from cadenza.core.spans import Span, parse_dates
 from cadenza.ledger import months
 from cadenza.parts.books import margin_rows as margins
-from cadenza.parts.books.bills import (
-    BillCounts,
-    BillReport,
-    ComparedDay,
-    DayModel,
-    Tolerance,
-    compare,
-    match_models,
-    read_bill,
-)
+from cadenza.parts.books.bill_file import BillCounts, DayModel, match_models, read_bill
+from cadenza.parts.books.bills import BillReport, ComparedDay, Tolerance, compare
 from cadenza.parts.books.margin import REVENUE_GROUPS, MarginGroup, MarginReport, MarginRow, MarginSums, Revenue
 from cadenza.store.store import Store
-from cadenza.store.tables import attempts
 
 
 async def report_margin(store: Store, span: Span, group: MarginGroup) -> MarginReport:
@@ -52,6 +43,6 @@ async def compare_bill(
     span = parse_dates(days[0], days[-1], None)
     assert span
     counted = await margins.read_counts(store, provider, span)
-    tried = await attempts.read(store, provider, span)
+    tried = await margins.read_attempts(store, provider, span)
     models = {place.model for place in counted} | {key.model for key in tried}
     return compare(counted, tried, match_models(bill, models), tolerance)

@@ -9,19 +9,22 @@ from cadenza.core.money import format_dollars
 from cadenza.core.spans import DAY_MS, Span, month_span
 from cadenza.ledger import months, payments
 from cadenza.ledger.months import ClosedMonth
-from cadenza.ledger.payments import PaymentDay, PaymentEntry, PaymentIds, ProviderPayment
+from cadenza.ledger.payments import PaymentIds, ProviderPayment
+from cadenza.parts.books import payment_rows
+from cadenza.parts.books.payment_rows import PaymentDay, PaymentEntry
 from cadenza.parts.books.sums import (
     MonthSums,
     OriginSum,
     balances_at,
     closed_balances,
+    count_accounts,
+    first_account,
     month_of,
     read_emails,
     sum_month,
     sums_of,
 )
 from cadenza.store.store import Store
-from cadenza.store.tables import accounts
 
 LISTED_BEFORE_MS = 4 * DAY_MS  # Stripe repeats an event for three days
 LINES = {  # of a report, by the origins of their entries
@@ -112,8 +115,8 @@ async def report_month(store: Store, month: str, now_ms: int) -> MonthReport:
         month,
         span,
         sums,
-        await accounts.count_before(store, span.end_ms),
-        await payments.sum_days(store, span),
+        await count_accounts(store, span.end_ms),
+        await payment_rows.sum_days(store, span),
         closed,
         now_ms >= span.end_ms,
     )
@@ -122,7 +125,7 @@ async def report_month(store: Store, month: str, now_ms: int) -> MonthReport:
 async def list_months(store: Store, now_ms: int, count: int) -> list[tuple[str, ClosedMonth | None]]:
     """The newest months since the first account was created, newest first, and how they were closed."""
     closed = {one.month: one for one in await months.list_months(store) if one.hash}
-    first_ms, at_ms, found = await accounts.oldest(store), now_ms, list[tuple[str, ClosedMonth | None]]()
+    first_ms, at_ms, found = await first_account(store), now_ms, list[tuple[str, ClosedMonth | None]]()
     while first_ms is not None and at_ms >= first_ms and len(found) < count:
         month = month_of(at_ms)
         found.append((month, closed.get(month)))
@@ -132,7 +135,7 @@ async def list_months(store: Store, now_ms: int, count: int) -> list[tuple[str, 
 
 async def list_payment_entries(store: Store, month: str) -> list[PaymentEntry]:
     """The entries of the lines Paid and Returned or disputed of a month: they add up to both."""
-    return await payments.list_entries(store, month_span(month))
+    return await payment_rows.list_entries(store, month_span(month))
 
 
 async def list_balances(store: Store, month: str) -> list[dict[str, str]]:
@@ -162,7 +165,7 @@ async def compare_payments(store: Store, month: str, listed: Sequence[ProviderPa
     """
     span = month_span(month)
     at_provider = {one.payment_id: one for one in listed if one.payment_id}
-    here = {one.id: one for one in await payments.list_credited(store, span) if one.provider == "stripe"}
+    here = {one.id: one for one in await payment_rows.list_credited(store, span) if one.provider == "stripe"}
     differences = []
     for one in here.values():
         found = at_provider.get(one.id)

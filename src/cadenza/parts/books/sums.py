@@ -32,6 +32,8 @@ BALANCES = Statement(
     ) moves GROUP BY account_id ORDER BY account_id""")  # noqa: S608 our own expression
 )
 EMAILS = Statement(text("SELECT id, email FROM accounts"))
+COUNT_ACCOUNTS = Statement(text("SELECT COUNT(*) FROM accounts WHERE created_at < :before"))
+FIRST_ACCOUNT = Statement(text("SELECT MIN(created_at) FROM accounts"))
 OF_CLOSED = Statement(text("SELECT account_id, balance_nano, granted_nano FROM closed_balances WHERE month = :month"))
 
 
@@ -129,3 +131,15 @@ async def read_emails(store: Store) -> dict[str, str]:
 
 async def closed_balances(store: Store, month: str) -> list[AccountBalance]:
     return [AccountBalance(*row) for row in await store.report(OF_CLOSED, {"month": month})]
+
+
+async def count_accounts(store: Store, before_ms: int) -> int:
+    """How many accounts were created before a time."""
+    [(found,)] = await store.report(COUNT_ACCOUNTS, {"before": before_ms})
+    return int(found)
+
+
+async def first_account(store: Store) -> int | None:
+    """When the first account was created."""
+    [(at,)] = await store.report(FIRST_ACCOUNT, {})
+    return None if at is None else int(at)

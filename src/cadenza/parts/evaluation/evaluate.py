@@ -10,10 +10,11 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
+from cadenza import clock
 from cadenza.core.classes import ClassVersion
 from cadenza.core.codes import random_id
 from cadenza.core.errors import ControlError
-from cadenza.core.records import Route
+from cadenza.core.records import COMMAND_LINE, Route
 from cadenza.core.tokens import Tokenizer
 from cadenza.parts.evaluation import verdict_rows as verdicts
 from cadenza.parts.evaluation.conformance import check_conformance, conformance_quote
@@ -30,7 +31,6 @@ class EvaluationOrder(msgspec.Struct, frozen=True, kw_only=True):
     incumbent: ClassVersion
     candidate: Route
     run: SuiteRun
-    actor: str
     restart: bool = False
 
 
@@ -38,7 +38,7 @@ class Evaluated(msgspec.Struct, frozen=True, kw_only=True):
     """How an evaluation ended."""
 
     record: EvaluationRecord
-    verdict: Verdict
+    verdict: Verdict  # the result in it
     is_out_of_budget: bool
     advice: tuple[str, ...]  # of the checks of the candidate's wire
 
@@ -48,13 +48,12 @@ class EvaluationEvents(msgspec.Struct, frozen=True):
 
     began: Callable[[EvaluationRecord, int], None]  # the row, and how many pairs were asked before
     progressed: Callable[[RunProgress], None]
-    now_ms: Callable[[], int]
 
 
 async def evaluate(store: Store, order: EvaluationOrder, graders: Graders, events: EvaluationEvents) -> Evaluated:
     """Ask, grade and compare. ControlError if a side does not answer, or if the budget is too small to begin."""
     run = order.run
-    record, recorded = await _begin(store, order, events.now_ms())
+    record, recorded = await _begin(store, order)
     events.began(record, len(recorded) // len(SIDES))
     wires, checked_nano = await _check_sides(order)
     scores = list(recorded)
@@ -73,41 +72,34 @@ async def evaluate(store: Store, order: EvaluationOrder, graders: Graders, event
         wires=wires,
         spent_nano=progress.spent_nano,
     )
-    ended = end_record(record, verdict, events.now_ms())
+    ended = msgspec.structs.replace(
+        record,
+        state="finished" if verdict.is_complete else "stopped",
+        ended_at=clock.now_ms(),
+        spent_nano=verdict.spent_nano,
+        result=verdict,
+    )
     await store.transact(lambda tx: verdicts.end(tx, ended))
     return Evaluated(record=ended, verdict=verdict, is_out_of_budget=progress.is_out_of_budget, advice=wires[1].advice)
 
 
-def new_record(
-    incumbent: ClassVersion, candidate: Route, suite: tuple[str, bytes], runs: int, actor: str, now_ms: int
-) -> EvaluationRecord:
-    """The row of an evaluation that begins. `suite` is its name and digest."""
-    return EvaluationRecord(
+async def _begin(store: Store, order: EvaluationOrder) -> tuple[EvaluationRecord, list[AnswerScore]]:
+    """The evaluation that was interrupted, with its scores, or a new one."""
+    incumbent, candidate, suite = order.incumbent, order.candidate, order.run.suite
+    new = EvaluationRecord(
         id=f"eval_{random_id()}",
         class_id=incumbent.class_id,
-        created_at=now_ms,
-        actor=actor,
+        created_at=clock.now_ms(),
+        actor=COMMAND_LINE.name,
         incumbent=incumbent.number,
         candidate=candidate.name,
         candidate_digest=incumbent.with_candidate(candidate).digest,
-        suite=suite[0],
-        suite_digest=suite[1],
-        runs=runs,
+        suite=suite.name,
+        suite_digest=suite.digest,
+        runs=order.run.runs,
     )
-
-
-def end_record(record: EvaluationRecord, verdict: Verdict, now_ms: int) -> EvaluationRecord:
-    """The row of an evaluation that has ended with this verdict."""
-    state: verdicts.VerdictState = "finished" if verdict.is_complete else "stopped"
-    return msgspec.structs.replace(record, state=state, ended_at=now_ms, spent_nano=verdict.spent_nano, result=verdict)
-
-
-async def _begin(store: Store, order: EvaluationOrder, now_ms: int) -> tuple[EvaluationRecord, list[AnswerScore]]:
-    """The evaluation that was interrupted, with its scores, or a new one."""
-    suite, runs = order.run.suite, order.run.runs
-    new = new_record(order.incumbent, order.candidate, (suite.name, suite.digest), runs, order.actor, now_ms)
     same = await verdicts.list_same(store, new)
-    if same and same[0].state != "finished" and same[0].runs == runs and not order.restart:
+    if same and same[0].state != "finished" and same[0].runs == new.runs and not order.restart:
         return same[0], await verdicts.list_scores(store, same[0].id)
     await store.transact(lambda tx: verdicts.add(tx, new))
     return new, []
@@ -130,8 +122,8 @@ async def _check_sides(order: EvaluationOrder) -> tuple[tuple[WireChecks, WireCh
     first = {side: run.sides[side].routes[0] for side in SIDES}
 
     def check(side: Side) -> Awaitable[WireChecks]:
-        route, dialect = first[side], run.sides[side].dialects[0]
-        return check_conformance(run.upstreams[route.provider], route, dialect, tokenizer)
+        route = first[side]
+        return check_conformance(run.upstreams[route.provider], route, run.sides[side].dialect, tokenizer)
 
     if first["incumbent"] == first["candidate"]:
         both = await check("candidate")

@@ -15,7 +15,8 @@ from cadenza.config.kinds import kind_of
 from cadenza.control.classes import ClassRules, name_routes
 from cadenza.core.attempts import EVALUATION, AttemptCounts
 from cadenza.core.classes import ClassVersion
-from cadenza.core.records import COMMAND_LINE, Route
+from cadenza.core.money import format_dollars
+from cadenza.core.records import Route
 from cadenza.observe import make_log
 from cadenza.parts.evaluation.evaluate import Evaluated, EvaluationEvents, EvaluationOrder, evaluate
 from cadenza.parts.evaluation.gate import find_shortfalls
@@ -41,7 +42,6 @@ class EvaluateOptions(msgspec.Struct, frozen=True, kw_only=True):
     candidate: str
     suite: Path | None
     runs: int
-    budget: str
     budget_nano: int
     concurrency: int
     restart: bool
@@ -66,21 +66,16 @@ async def run_suite(store: Store, settings: Settings, options: EvaluateOptions) 
             concurrency=options.concurrency,
             budget_nano=options.budget_nano,
         )
-        order = EvaluationOrder(
-            incumbent=incumbent,
-            candidate=candidate,
-            run=run,
-            actor=COMMAND_LINE.name,
-            restart=options.restart,
-        )
+        order = EvaluationOrder(incumbent=incumbent, candidate=candidate, run=run, restart=options.restart)
         _say_what_is_not_known(order)
         bar = ProgressBar(options.budget_nano)
-        events = EvaluationEvents(lambda record, done: _say_begin(order, record, done, bar), bar.show, now_ms)
+        events = EvaluationEvents(lambda record, done: _say_begin(order, record, done, bar), bar.show)
         found = await evaluate(store, order, graders, events)
     _print(options, rules, order, found)
     if not found.is_out_of_budget:
         return 0
-    say(f"Stopped at the budget of ${options.budget}. Repeat the command with a higher --budget to go on.")
+    budget = format_dollars(options.budget_nano)
+    say(f"Stopped at the budget of ${budget}. Repeat the command with a higher --budget to go on.")
     return STOPPED_CODE
 
 
@@ -103,9 +98,9 @@ async def running(store: Store, settings: Settings, routes: Iterable[Route]) -> 
 
 def _sides(settings: Settings, incumbent: ClassVersion, candidate: Route) -> dict[Side, AskedSide]:
     def side(*routes: Route) -> AskedSide:
-        providers = [settings.providers[route.provider] for route in routes]
-        dialects = tuple(None if kind_of(one.kind).is_local else one.dialect for one in providers)
-        return AskedSide(routes, known_cost(settings, routes), settings.prices[incumbent.class_id], dialects)
+        first = settings.providers[routes[0].provider]
+        dialect = None if kind_of(first.kind).is_local else first.dialect
+        return AskedSide(routes, known_cost(settings, routes), settings.prices[incumbent.class_id], dialect)
 
     return {"incumbent": side(*incumbent.main_routes), "candidate": side(candidate)}
 

@@ -40,13 +40,13 @@ Messages = list[dict[str, Any]]
 class AskedSide(msgspec.Struct, frozen=True):
     """The routes of one side, and what a token costs there. If that is not known, `price` is counted instead.
 
-    `dialects` has one for each route, None for the embedded model; the checks of wire conformance need it.
+    The checks of wire conformance need the dialect of the first route, None for a model on this machine.
     """
 
     routes: tuple[Route, ...]
     cost: Price | None
     price: Price
-    dialects: tuple[str | None, ...] = ()
+    dialect: str | None = None
 
     @property
     def counted(self) -> Price:

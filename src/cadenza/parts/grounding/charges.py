@@ -18,7 +18,7 @@ from cadenza.core.rates import Rate
 from cadenza.core.records import DISCONNECTED_STATUS, SEARCH, Outcome, Principal, Usage
 from cadenza.fleet.shared import Rates
 from cadenza.gateway.grounding import SearchTerms
-from cadenza.ledger.rules import Held, Hold, Repeated
+from cadenza.ledger.rules import HeldCredit, Hold, Repeated
 from cadenza.ledger.writer import LedgerWriter
 from cadenza.parts.grounding.search.records import EngineFailed
 
@@ -59,7 +59,7 @@ class Charges:
         answer = await self._ledger.hold(hold)
         if isinstance(answer, Repeated):
             raise AlreadyCharged
-        if not isinstance(answer, Held):
+        if not isinstance(answer, HeldCredit):
             raise NotAffordable
         status, is_charged = 200, True
         try:

@@ -27,6 +27,7 @@ from cadenza.parts.grounding.files.reader import DocumentReader, ReaderBusy, Sen
 from cadenza.parts.grounding.files.shown import DocumentText
 from cadenza.parts.grounding.material import Material, insert_material
 from cadenza.parts.grounding.memory import recall
+from cadenza.parts.grounding.metrics import GroundingMetrics
 from cadenza.parts.grounding.search.records import (
     NOTHING_FOUND,
     SEARCH_FAILED,
@@ -103,12 +104,14 @@ class Gatherer:
         self,
         store: Store,
         observer: Observer,
+        metrics: GroundingMetrics,
         search: WebSearch | None = None,
         reader: DocumentReader | None = None,
     ) -> None:
         self.store = store
         self.search = search  # None if the config turns it off
         self._observer = observer
+        self._metrics = metrics
         self._reader = reader or (search.reader if search else DocumentReader(observer))
 
     async def gather(self, request: GroundingRequest, wanted: Wanted) -> Grounding:
@@ -199,21 +202,21 @@ class Gatherer:
 
     async def _run(self, part: str, limit_s: float, gathering: Awaitable[T], on_part: OnPart | None = None) -> T:
         """The result of a part. Each outcome is counted, a failure with its reason."""
-        metrics, began_s, result = self._observer.metrics, time.perf_counter(), "failed"
+        metrics, began_s, result = self._metrics, time.perf_counter(), "failed"
         try:
             async with asyncio.timeout(limit_s):
                 found = await gathering
         except FAILURES as failure:
             result = "late" if isinstance(failure, TimeoutError) else "failed"
-            metrics.grounding.labels(part, result).inc()
-            metrics.grounding_failures.labels(part, failure_reason(failure)).inc()
+            metrics.results.labels(part, result).inc()
+            metrics.failures.labels(part, failure_reason(failure)).inc()
             raise
         else:
             result = "added" if found else "nothing"
-            metrics.grounding.labels(part, result).inc()
+            metrics.results.labels(part, result).inc()
             return found
         finally:
-            metrics.grounding_time.add(part, time.perf_counter() - began_s)
+            metrics.seconds.add(part, time.perf_counter() - began_s)
             if on_part:
                 on_part(part, began_s, result)
 

@@ -44,7 +44,7 @@ async def memory_page(visit: Visit) -> Response:
         notes=(await list_notes(visit.store, visit.owner))[::-1],
         notes_max=NOTES_MAX,
         chars_max=NOTE_CHARS_MAX,
-        has_memory=offer_of(visit.context.gateway).memory,
+        has_memory=offer_of(visit.service.gateway).memory,
         typed=visit.typed.get("text", ""),
         edited_id=visit.request.path_params.get("note_id", ""),
     )

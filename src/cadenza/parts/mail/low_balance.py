@@ -3,12 +3,10 @@
 Every process checks once a minute. If the mail server fails, it is logged, and the next check tries again.
 """
 
-from collections.abc import Callable
-
 from cadenza.core.email import Email
 from cadenza.core.money import format_dollars
-from cadenza.ledger import low_balances
 from cadenza.observe import Log
+from cadenza.parts.mail import low_balance_rows as low_balances
 from cadenza.parts.mail.outbox import Send, SendFailed
 from cadenza.store.store import Store
 from cadenza.store.tables.accounts import Account
@@ -18,9 +16,9 @@ NOTICES_MAX = 100  # in one check
 
 
 class LowBalanceNotices:
-    """The notices of one process. `site_url` returns the address of the site, if there is one."""
+    """The notices of one process. `site_url` is the address of the site, if there is one."""
 
-    def __init__(self, store: Store, send: Send, log: Log, site_url: Callable[[], str | None]) -> None:
+    def __init__(self, store: Store, send: Send, log: Log, site_url: str | None) -> None:
         self._store = store
         self._send = send
         self._log = log
@@ -43,7 +41,7 @@ class LowBalanceNotices:
         return told
 
     def _write(self, account: Account) -> Email:
-        where = f": {site}/credit" if (site := self._site_url()) else "."
+        where = f": {self._site_url}/credit" if self._site_url else "."
         left = format_dollars(account.balance_nano)
         text = (
             f"Your account {account.email} has {left} dollars of credit left.\n"

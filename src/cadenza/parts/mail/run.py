@@ -26,7 +26,7 @@ async def send_mail(service: Service) -> AsyncIterator[None]:
     outbox = Outbox(send, log)
     service.post = outbox.post
     service.health.notes[MAIL_FAILS.kind] = outbox.say_failure
-    notices = LowBalanceNotices(service.store, send, log, lambda: service.site_url)
+    notices = LowBalanceNotices(service.store, send, log, service.settings.site_url)
     try:
         async with running(repeat(lambda: notices.poll(clock.now_ms()), POLL_INTERVAL_S, log)):
             yield

@@ -22,7 +22,7 @@ from cadenza.core.content import Content
 from cadenza.core.records import Outcome, ReplyResult, Route
 from cadenza.gateway.api import Router
 from cadenza.gateway.endpoints import Endpoint
-from cadenza.gateway.request import DISCONNECTED_CAUSE, At, RequestRecord
+from cadenza.gateway.request import DISCONNECTED_CAUSE, OnStep, RequestRecord
 from cadenza.http.exchange import Exchange
 from cadenza.ledger.rules import Hold
 from cadenza.parts.otlp.spans import EndedSpan, SpanKind, Value
@@ -48,7 +48,7 @@ SPAN_ID_BYTES, TRACE_ID_BYTES = 8, 16
 class PassingRecord(RequestRecord):
     """The record of a request that is not traced here: its upstream is told what its client said."""
 
-    def __init__(self, parent: TraceParent, exchange: Exchange, at: At) -> None:
+    def __init__(self, parent: TraceParent, exchange: Exchange, at: OnStep) -> None:
         super().__init__(exchange, at)
         self.upstream_headers = parent.fields
 
@@ -70,7 +70,7 @@ class OpenSpan(Content, msgspec.Struct):
 class TracedRecord(RequestRecord):
     """The record of a traced request: it notes when each step ended, and each route that was tried."""
 
-    def __init__(self, exchange: Exchange, at: At, endpoint: Endpoint | None, parent: TraceParent | None) -> None:
+    def __init__(self, exchange: Exchange, at: OnStep, endpoint: Endpoint | None, parent: TraceParent | None) -> None:
         super().__init__(exchange, self._mark)
         self._reached = endpoint
         self.upstream_headers = self._begin_try
@@ -260,7 +260,7 @@ class Tracer:
     def __init__(
         self,
         router: Router,
-        at: At,
+        at: OnStep,
         sample: float,
         export: Callable[[Sequence[EndedSpan]], None],
         now_s: Callable[[], float] = time.monotonic,

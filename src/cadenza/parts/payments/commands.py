@@ -15,7 +15,8 @@ from cadenza.parts.payments.transfers import (
     record_transfer,
     refund_transfer,
 )
-from cadenza.parts.payments.vouchers import VoucherOrder, create_vouchers, revoke_voucher
+from cadenza.parts.payments.voucher_rows import VoucherOrder, VoucherTerms
+from cadenza.parts.payments.vouchers import create_vouchers, revoke_voucher
 from cadenza.store.store import Store
 from cadenza.terminal.configured import read_store, settings_option, with_store
 from cadenza.terminal.console import (
@@ -23,15 +24,16 @@ from cadenza.terminal.console import (
     json_option,
     now_ms,
     print_list,
-    reference_option,
     say,
     say_repeated,
     to_row,
 )
 from cadenza.terminal.credit import credit_options, give, say_balance
 from cadenza.terminal.lazy import CommandGroup
+from cadenza.terminal.orders import order_options
 
-COLUMNS = ("prefix", "amount", "state", "created_at", "expires_at", "redeemed_at", "redeemed_by", "note", "id")
+TERMS = tuple(name.removesuffix("_nano") for name in VoucherTerms.__struct_fields__)
+COLUMNS = ("prefix", "state", *TERMS, "created_at", "expires_at", "redeemed_at", "redeemed_by", "id")
 
 
 @click.group(cls=CommandGroup)
@@ -40,34 +42,14 @@ def voucher() -> None:
 
 
 @voucher.command(cls=AmountCommand)
-@click.argument("amount")
-@click.option("--count", metavar="NUMBER", type=int, default=1, show_default=True, help="How many vouchers to make.")
-@click.option("--expires", metavar="DAYS", type=int, show_default="never", help="After how many days they expire.")
-@click.option(
-    "--credit-expires",
-    metavar="DAYS",
-    type=int,
-    show_default="never",
-    help="After how many days the rest of the credit expires, once it is redeemed.",
-)
-@click.option("--note", metavar="TEXT", default="", help="What they are for. Only operators see it.")
-@reference_option
+@order_options(VoucherOrder)
 @settings_option
-def create(  # noqa: PLR0913, PLR0917 its options
-    amount: str,
-    count: int,
-    expires: int | None,
-    credit_expires: int | None,
-    note: str,
-    reference: str,
-    settings: Settings,
-) -> None:
+def create(order: VoucherOrder, settings: Settings) -> None:
     """Make vouchers of AMOUNT dollars and print their codes, one a line. A code is shown only this once."""
-    order = VoucherOrder(parse_dollars(amount), count, expires, note, reference, credit_expires)
     made = with_store(settings, lambda store: create_vouchers(store, order, COMMAND_LINE, now_ms()))
     for code, _ in made:
         click.echo(code)
-    until = f"until {rfc3339_or_none(made[0][1].expires_at)}" if expires else "until they are used"
+    until = f"until {rfc3339_or_none(made[0][1].expires_at)}" if order.expires_days else "until they are used"
     say(f"Made {len(made)} of {format_dollars(order.amount_nano)} dollars, good {until}. Only their hashes are stored.")
 
 
@@ -77,14 +59,10 @@ def create(  # noqa: PLR0913, PLR0917 its options
 def list_(as_json: bool, settings: Settings) -> None:
     """List the vouchers, without their codes."""
     now = now_ms()
+    fields = ("id", "prefix", *TERMS, "created_at", "expires_at", "redeemed_at")
     rows = [
-        {
-            **to_row(one, "id", "prefix", "amount"),
-            "state": one.state(now),
-            **to_row(one, "note", "created_at", "expires_at", "credit_days", "redeemed_at"),
-            "redeemed_by": redeemed_by,
-        }
-        for one, redeemed_by in read_store(settings, voucher_rows.list_all)
+        {**to_row(one, *fields), "state": one.state(now), "redeemed_by": one.email}
+        for one in read_store(settings, voucher_rows.list_all)
     ]
     print_list(rows, COLUMNS, as_json=as_json)
 

@@ -8,10 +8,11 @@ import secrets
 
 import msgspec
 
-from cadenza.control.money.credit import check_credit_days, check_note, expiry_of
+from cadenza.control.money.credit import expiry_of
 from cadenza.control.money.idempotency import make_command
 from cadenza.core.errors import ControlError
 from cadenza.core.money import format_dollars
+from cadenza.core.orders import check_order, copied
 from cadenza.core.records import Operator, Owner
 from cadenza.core.spans import DAY_MS
 from cadenza.fleet.changes import make_change
@@ -20,28 +21,10 @@ from cadenza.ledger.credit import BALANCE_NANO_LIMIT
 from cadenza.ledger.origins import CreditMove
 from cadenza.parts.payments import voucher_rows as vouchers
 from cadenza.parts.payments.voucher_codes import code_prefix, digest_code, make_code, normal_code
-from cadenza.parts.payments.voucher_rows import Voucher
+from cadenza.parts.payments.voucher_rows import Voucher, VoucherOrder
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables import audit_events
 from cadenza.store.tables.audit_events import AuditEvent
-
-COUNT_MAX = 1000
-EXPIRY_DAYS_MAX = 3650
-AMOUNT_NANO_MAX = 1_000_000 * 10**9
-
-
-class VoucherOrder(msgspec.Struct, frozen=True):
-    """The vouchers to make. Without days they do not expire, and without `credit_days` their credit does not either.
-
-    A reference makes it idempotent.
-    """
-
-    amount_nano: int
-    count: int = 1
-    expires_days: int | None = None
-    note: str = ""
-    reference: str = ""
-    credit_days: int | None = None
 
 
 class Redeemed(msgspec.Struct, frozen=True):
@@ -57,23 +40,14 @@ class WrongCode(ControlError):
 
 async def create_vouchers(store: Store, order: VoucherOrder, by: Operator, now_ms: int) -> list[tuple[str, Voucher]]:
     """Make vouchers and return their codes, which are not stored."""
-    _check(order)
+    ordered, former = check_order(order), (order.amount_nano, order.count)
     expires_at = None if order.expires_days is None else now_ms + order.expires_days * DAY_MS
-    codes = [make_code() for _ in range(order.count)]
+    codes = {make_code(): "vch_" + secrets.token_urlsafe(12) for _ in range(order.count)}
     made = [
-        Voucher(
-            "vch_" + secrets.token_urlsafe(12),
-            code_prefix(code),
-            order.amount_nano,
-            order.note,
-            now_ms,
-            expires_at,
-            credit_days=order.credit_days,
-        )
-        for code in codes
+        copied(Voucher, order, id=voucher_id, prefix=code_prefix(code), created_at=now_ms, expires_at=expires_at)
+        for code, voucher_id in codes.items()
     ]
-
-    command = make_command(by, "voucher.create", (order.amount_nano, order.count), order.reference, made[0].id)
+    command = make_command(by, "voucher.create", (ordered,), order.reference, made[0].id, former)
 
     def create(tx: Transaction) -> None:
         claim = command.claim(tx, now_ms)
@@ -158,14 +132,3 @@ def _why_not(voucher: Voucher | None, account_id: str) -> ControlError:
             "your statement."
         )
     return ControlError("This voucher was redeemed already.")
-
-
-def _check(order: VoucherOrder) -> None:
-    if not 0 < order.amount_nano <= AMOUNT_NANO_MAX:
-        raise ControlError(f"A voucher is for more than zero and at most {AMOUNT_NANO_MAX // 10**9:,} dollars.")
-    if not 1 <= order.count <= COUNT_MAX:
-        raise ControlError(f"From 1 to {COUNT_MAX:,} vouchers are made at once.")
-    if order.expires_days is not None and not 1 <= order.expires_days <= EXPIRY_DAYS_MAX:
-        raise ControlError(f"A voucher expires after 1 to {EXPIRY_DAYS_MAX:,} days.")
-    check_credit_days(order.credit_days)
-    check_note(order.note)

@@ -23,9 +23,7 @@ CONCURRENCY = 4
 LIMITS = {"requests_per_second": 10_000.0, "burst": 10_000, "concurrency": CONCURRENCY}
 REPLACED = {name for part in parts.having("cases") for name in part.tables}
 LEFT_OUT = tuple(name for name in parts.TABLES if name not in REPLACED)
-PLATFORM = ("opening_credit", "opening_credits_per_hour")  # not its address: the audit has no TLS
 FILE_KEYS = ("file", "suite")
-SECRET_KEY_ENV = "CADENZA_SECRET_KEY"  # noqa: S105 the name of a variable
 
 
 class PrivateConfig:
@@ -45,10 +43,9 @@ class PrivateConfig:
 
     def tables(self, upstream_url: str, store_url: str, shared_state_url: str) -> Table:
         given = self._given
-        names = ("server", "platform", "providers", "classes")
-        server, platform, providers, classes = (given.get(name, {}) for name in names)
+        names = ("server", "providers", "classes")
+        server, providers, classes = (given.get(name, {}) for name in names)
         self.secret(server.get("metrics_token_env"), "the token for /metrics")
-        self.secret(SECRET_KEY_ENV, "the secret key of the site", 32 * "-")
         if any(kind_of(one.kind).is_local for one in self._settings.providers.values()):
             self.notes.append("no model runs on this machine: the built-in upstream answers for it")
         made = {PROVIDER: {}, **providers}
@@ -61,7 +58,6 @@ class PrivateConfig:
                 "limits": {**given.get("limits", {}), **LIMITS},
                 "providers": {name: self._provider(name, one, upstream_url) for name, one in made.items()},
                 "classes": {class_id: _class(classes.get(class_id, {})) for class_id in CLASSES},
-                "platform": {name: platform[name] for name in PLATFORM if name in platform},
             }
             | self._of_parts(upstream_url)
         )

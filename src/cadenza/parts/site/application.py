@@ -30,6 +30,7 @@ from cadenza.core.rates import Rate
 from cadenza.fleet.limits import network_limits, release, take_all
 from cadenza.parts.site.account.archive_turns import ArchiveTurns
 from cadenza.parts.site.account.proof import check_proof, to_confirm_page
+from cadenza.parts.site.chat.markdown.process import MarkdownRenderer
 from cadenza.parts.site.cookies import ANONYMOUS, CSRF_HEADER, SESSION_COOKIE
 from cadenza.parts.site.docs.openapi import PLATFORM, build_document
 from cadenza.parts.site.docs.reference import Reference
@@ -49,7 +50,7 @@ from cadenza.parts.site.mailer import Mailer
 from cadenza.parts.site.operator.ledger_check import LedgerCheck
 from cadenza.parts.site.render import Assets, Renderer
 from cadenza.parts.site.routes import JSON, Access, ApiEndpoint, Page
-from cadenza.parts.site.settings import SiteParts
+from cadenza.parts.site.settings import SITE_KEY_VARIABLE, PlatformSettings
 from cadenza.parts.site.sign_in.devices import Signer
 from cadenza.parts.site.sign_in.passkeys import Passkeys
 from cadenza.parts.site.sign_in.passwords import PasswordWork
@@ -60,6 +61,7 @@ from cadenza.parts.site.sign_in.throttle import take
 from cadenza.parts.site.site_map import SITE
 from cadenza.parts.site.tokens import TokenUser, find_token
 from cadenza.parts.site.visit import SAFE_METHODS, Visit, WebContext
+from cadenza.service import Service
 from cadenza.store.sqlite.write_ahead_log import LogEraser
 from cadenza.store.store import StoreUnavailable
 
@@ -91,26 +93,30 @@ STRICT_TRANSPORT = "max-age=31536000"  # a year; other hosts of the domain are n
 Serve = Callable[[Request], Awaitable[Response]]
 
 
-def build_site(parts: SiteParts) -> Starlette:
-    assets, store = Assets(), parts.gateway.store
+def build_site(service: Service, markdown: MarkdownRenderer) -> Starlette:
+    assets, store, rates = Assets(), service.store, service.shared.rates
+    settings = PlatformSettings.given_in(service.settings)
     document, renderer, signer = build_document(SITE.routes), Renderer(assets, SITE.tabs), Signer(store)
-    sealer = Sealer(store, parts.settings.secret_key)
+    sealer = Sealer(store, settings.secret_key)
     if not sealer.has_key:
-        parts.log.warning("the secrets of authenticator apps are stored unencrypted: put a key into CADENZA_SECRET_KEY")
+        service.log.warning(
+            "the secrets of authenticator apps are stored unencrypted", advice=f"Put a key into {SITE_KEY_VARIABLE}."
+        )
     context = WebContext(
-        **msgspec.structs.asdict(parts),
-        store=store,
+        service=service,
+        settings=settings,
+        markdown=markdown,
         panels=SITE.panels,
         notes=SITE.notes,
         assets=assets,
         renderer=renderer,
-        ledger_check=LedgerCheck(store, parts.log),
+        ledger_check=LedgerCheck(store, service.log),
         use_history=UseHistory(store),
         document=document,
         reference=Reference(document, renderer),
-        sign_ins=SignIns(store, parts.rates, PasswordWork(), signer, sealer),
+        sign_ins=SignIns(store, rates, PasswordWork(), signer, sealer),
         passkeys=Passkeys(store, signer),
-        mailer=Mailer(store, parts.rates, parts.post) if parts.post else None,
+        mailer=Mailer(store, rates, service.post) if service.post else None,
         log_eraser=LogEraser(store),
         erasures=Erasures(store),
         archive_turns=ArchiveTurns(),
@@ -257,7 +263,7 @@ async def _begin_visit(context: WebContext, request: Request) -> Visit:
     await _check_rate(visit)
     cookie = visit.get_cookie(SESSION_COOKIE)
     if cookie and not cookie.startswith(ANONYMOUS):
-        visit.signed_in = await find_session(context.store, cookie, visit.now_ms, context.settings.retention)
+        visit.signed_in = await find_session(visit.store, cookie, visit.now_ms, visit.service.settings.retention)
     if visit.signed_in is None and not cookie.startswith(ANONYMOUS):
         cookie = ANONYMOUS + secrets.token_urlsafe(24)
     visit.cookie = cookie
@@ -272,11 +278,11 @@ async def _begin_token_visit(context: WebContext, request: Request) -> Visit:
     scheme, _, given = request.headers["authorization"].strip().partition(" ")
     secret = given.strip() if scheme.lower() == "bearer" else ""
     limits = network_limits("tokens", visit.address, GUESS_RATE)
-    await take(context.rates, limits, "Too many requests came without a valid access token. Retry later.")
-    visit.token_user = await find_token(context.store, secret.encode("latin-1", "replace"), visit.now_ms)
+    await take(visit.service.shared.rates, limits, "Too many requests came without a valid access token. Retry later.")
+    visit.token_user = await find_token(visit.store, secret.encode("latin-1", "replace"), visit.now_ms)
     if visit.token_user is None:
         raise TokenRefused(IS_API_KEY if secret.startswith(KEY_PREFIX) else "")
-    release(context.rates, limits)
+    release(visit.service.shared.rates, limits)
     return visit
 
 
@@ -296,7 +302,7 @@ def _check_access(visit: Visit, access: Access) -> None:
 
 
 async def _check_rate(visit: Visit) -> None:
-    refused = await take_all(visit.context.rates, network_limits("pages", visit.address, PAGE_RATE))
+    refused = await take_all(visit.service.shared.rates, network_limits("pages", visit.address, PAGE_RATE))
     if refused:
         raise TooMany("Too many requests from your network. Try again in a moment.", refused.wait_s)
 

@@ -1,7 +1,7 @@
 """Runs an ASGI application, the pages, on our own server. The API does not pass through here.
 
 The application is loaded when the first request for it comes, in a thread, so that a service without visitors never
-imports it. Its packages are an extra: without them every page is a 501 that says so. The body of a request is read
+imports it. The body of a request is read
 whole before the application sees it, bounded in size, time and memory. Of one that is too large the application is
 told, to say so in its own way, and it gets nothing of it. An application that fails gives a 500, and the
 log gets the places in the code, never the text.
@@ -24,7 +24,6 @@ FRAMING = frozenset({b"content-length", b"transfer-encoding", b"connection"})  #
 TEXT = b"content-type: text/plain; charset=utf-8\r\nx-content-type-options: nosniff\r\n"
 TOO_SLOW = b"The form did not arrive in time.\n"
 TOO_BUSY = b"The service is busy. Try again shortly.\n"
-NOT_INSTALLED = b"This service has no pages: its operator has not installed them (pip install 'cadenza[pages]').\n"
 BROKEN = b"Something went wrong on our side. Try again; if it happens again, tell the operator the time.\n"
 
 Message = MutableMapping[str, Any]
@@ -70,11 +69,7 @@ class AsgiAdapter:
             is_too_large = True
         if self._loading is None:
             self._loading = asyncio.create_task(asyncio.to_thread(self._load))
-        try:
-            app = await asyncio.shield(self._loading)
-        except ModuleNotFoundError:
-            _fail(exchange, 501, NOT_INSTALLED)
-            return
+        app = await asyncio.shield(self._loading)
         await app(_scope(exchange, address, is_too_large=is_too_large), _receive(body), AsgiReply(exchange).send)
         assert exchange.state not in (PENDING, STREAMING), "the application did not end its reply"
 

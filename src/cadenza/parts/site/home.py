@@ -17,15 +17,15 @@ DYNAMICS = {"mezzo": "mf", "forte": "f", "fortissimo": "ff"}  # as a score abbre
 async def home(visit: Visit) -> Response:
     if visit.is_signed_in:
         return redirect("/chat")
-    settings = visit.context.settings
+    settings = visit.service.settings
     return visit.page(
         "home.html",
-        classes=visit.context.gateway.snapshot.catalogue.served(),
+        classes=visit.service.gateway.snapshot.catalogue.served(),
         purposes=PURPOSES,
         dynamics=DYNAMICS,
-        sign_up=settings.sign_up,
-        region=settings.region,
-        has_config=settings.has_config,
+        sign_up=visit.context.settings.sign_up,
+        region=settings.store.region,
+        has_config=settings.source is not None,
     )
 
 

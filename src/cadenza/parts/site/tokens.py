@@ -7,12 +7,15 @@ fails while its account is suspended. Scopes that begin with `operator.` need an
 
 import secrets
 from collections.abc import Sequence
+from typing import Annotated
 
 import msgspec
 
-from cadenza.control.money.idempotency import make_command
+from cadenza.control.money.idempotency import Reference, make_command
 from cadenza.core.codes import TOKEN_PREFIX, TOKEN_SHAPE, digest_key, display_prefix, is_well_formed, make_token
+from cadenza.core.config_keys import one_line, one_of, whole
 from cadenza.core.errors import ControlError, Unknown
+from cadenza.core.orders import Shown, check_order, copied
 from cadenza.core.records import Actor, Operator, Owner
 from cadenza.core.spans import DAY_MS
 from cadenza.parts.site.tables import access_tokens
@@ -51,13 +54,15 @@ ACTIVE_TOKENS_MAX = 100
 TOUCH_MS = 60_000  # the least time between two writes of the last use
 
 
-class TokenOrder(msgspec.Struct, frozen=True):
+# fmt: off
+class TokenOrder(msgspec.Struct, frozen=True, kw_only=True):
     """The token to create. A reference makes it idempotent."""
 
-    scopes: Sequence[str]
-    days: int = DAYS_USUAL
-    name: str = ""
-    reference: str = ""
+    name: Annotated[str, one_line(NAME_CHARS_MAX), Shown("Name", metavar="TEXT"), "What the token is for."] = ""
+    scopes: Annotated[Sequence[str], one_of(*SCOPES), Shown("Scopes", "scope", "SCOPE"), "Like keys:write; repeat it for several."] = ()
+    days: Annotated[int, whole(1, DAYS_MAX), Shown("Expires", "expires", "DAYS"), "From 1 to 365 days."] = DAYS_USUAL
+    reference: Reference = ""
+# fmt: on
 
 
 class TokenUser(msgspec.Struct, frozen=True):
@@ -74,24 +79,20 @@ async def create_token(store: Store, owner: Owner, order: TokenOrder, now_ms: in
     """Return the secret, which is not stored, and the record of the token."""
     account = await accounts.get(store, owner.account_id)
     assert account, "an owner has an account"
-    scopes = _check_scopes(order.scopes, account)
-    if not 1 <= order.days <= DAYS_MAX:
-        raise ControlError(f"A token expires after 1 to {DAYS_MAX} days.")
-    if len(order.name) > NAME_CHARS_MAX or not order.name.isprintable():
-        raise ControlError(f"A token's name is one line of at most {NAME_CHARS_MAX} characters.")
-    secret = make_token()
-    token = Token(
+    ordered, scopes = check_order(order), _check_scopes(order.scopes, account)
+    secret, days = make_token(), order.days
+    token = copied(
+        Token,
+        order,
+        scopes=tuple(scopes),
         id="tok_" + secrets.token_urlsafe(18),
         account_id=account.id,
-        name=order.name,
         prefix=display_prefix(secret),
-        scopes=tuple(scopes),
         created_at=now_ms,
-        expires_at=now_ms + order.days * DAY_MS,
+        expires_at=now_ms + days * DAY_MS,
     )
-
-    arguments = (account.id, order.name, scopes, order.days)
-    command = make_command(owner, "token.create", arguments, order.reference, token.id)
+    former = (account.id, order.name, scopes, days)
+    command = make_command(owner, "token.create", (account.id, ordered), order.reference, token.id, former)
 
     def create(tx: Transaction) -> None:
         claim = command.claim(tx, now_ms)
@@ -106,7 +107,7 @@ async def create_token(store: Store, owner: Owner, order: TokenOrder, now_ms: in
         if access_tokens.count_active(tx, account.id, now_ms) >= ACTIVE_TOKENS_MAX:
             raise ControlError(f"An account has at most {ACTIVE_TOKENS_MAX} active tokens: revoke one first.")
         access_tokens.add(tx, token, digest_key(secret.encode()))
-        detail = f"{token.prefix} {' '.join(scopes)}, expires {order.days}"
+        detail = f"{token.prefix} {' '.join(scopes)}, expires {days}"
         audit_events.add(tx, AuditEvent(now_ms, owner, "token.create", account.id, token.id, detail))
 
     await command.run(lambda: store.transact(create))
@@ -169,8 +170,6 @@ def scopes_for(account: Account) -> dict[str, str]:
 def _check_scopes(given: Sequence[str], account: Account) -> list[str]:
     """In the order of SCOPES, each once."""
     for scope in given:
-        if scope not in SCOPES:
-            raise ControlError(f"{scope!r} is not a scope of a token. The scopes are {', '.join(SCOPES)}.")
         if scope not in scopes_for(account):
             raise ControlError(f"Only the token of an operator may have the scope {scope!r}.")
     if not given:

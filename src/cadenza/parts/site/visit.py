@@ -23,6 +23,7 @@ from cadenza.core.rates import Rate
 from cadenza.core.records import Operator, Owner
 from cadenza.pace import Pace
 from cadenza.parts.site.account.archive_turns import ArchiveTurns
+from cadenza.parts.site.chat.markdown.process import MarkdownRenderer
 from cadenza.parts.site.cookies import (
     CSRF_HEADER,
     SESSION_COOKIE,
@@ -37,13 +38,13 @@ from cadenza.parts.site.errors import BadForm, NotSignedIn, TooMany, WrongOrigin
 from cadenza.parts.site.mailer import EmailText, Mailer
 from cadenza.parts.site.operator.ledger_check import LedgerCheck
 from cadenza.parts.site.render import Assets, Renderer
-from cadenza.parts.site.settings import SiteParts
+from cadenza.parts.site.settings import PlatformSettings
 from cadenza.parts.site.sign_in.passkeys import Passkeys
 from cadenza.parts.site.sign_in.sessions import SignedIn
 from cadenza.parts.site.sign_in.sign_in import SignIns
 from cadenza.parts.site.tokens import TokenUser
+from cadenza.service import Service
 from cadenza.store.sqlite.write_ahead_log import LogEraser
-from cadenza.store.store import Store
 from cadenza.store.tables.accounts import Account
 
 CHANGE_RATE = Rate(1.0, 120)  # forms and changing requests, for each account
@@ -67,10 +68,12 @@ class Panel(msgspec.Struct, frozen=True):
     place: str = "main"  # on the page, which has {{ panels.main }} there
 
 
-class WebContext(SiteParts, frozen=True, kw_only=True):
-    """What every page can use. Without `mailer`, the service sends no e-mail."""
+class WebContext(msgspec.Struct, frozen=True, kw_only=True):
+    """What the site makes once, for every page. Without `mailer`, the service sends no e-mail."""
 
-    store: Store
+    service: Service
+    settings: PlatformSettings
+    markdown: MarkdownRenderer
     panels: tuple[Panel, ...]
     notes: Mapping[str, str]
     assets: Assets
@@ -89,7 +92,7 @@ class WebContext(SiteParts, frozen=True, kw_only=True):
 
     def of(self, kind: type[Made]) -> Made | None:
         """What a part has made in its `run`, for its pages."""
-        made = self.made.get(kind)
+        made = self.service.made.get(kind)
         return made if isinstance(made, kind) else None
 
     def send_notice(self, to: str, notice: EmailText, detail: str = "") -> None:
@@ -104,7 +107,8 @@ class Visit:
     def __init__(self, request: Request, context: WebContext) -> None:
         self.request = request
         self.context = context
-        self.store = context.store
+        self.service = context.service
+        self.store = context.service.store
         self.cookie = ""
         self.signed_in: SignedIn | None = None
         self.token_user: TokenUser | None = None  # instead of a session
@@ -178,7 +182,7 @@ class Visit:
 
     async def limit(self, what: str, rate: Rate, message: str) -> None:
         """429 with this message for an account that does this too often."""
-        ticket = await self.context.rates.take(f"{what}:{self.account.id}", rate)
+        ticket = await self.service.shared.rates.take(f"{what}:{self.account.id}", rate)
         if not ticket.is_granted:
             raise TooMany(message, ticket.wait_s)
 
@@ -295,7 +299,7 @@ class Visit:
 
     def set_session_cookie(self, secret: str) -> None:
         self.cookie = secret
-        self.set_cookie(SESSION_COOKIE, secret, self.context.settings.retention.session_ms // 1000)
+        self.set_cookie(SESSION_COOKIE, secret, self.service.settings.retention.session_ms // 1000)
 
     def add_cookies(self, response: Response) -> None:
         """Put the new cookies on the reply."""

@@ -191,7 +191,7 @@ class SqliteStore:
         self._is_announced = False  # the write in progress wakes our own watchers
         self._change_mark = ChangeMark()
         self._watchers: list[Callable[[], None]] = []
-        self._checkpoints = write_ahead_log.Checkpoints(path, self._copy_rest)
+        self._checkpoints = write_ahead_log.Checkpoints(path, self._copy_remaining)
 
     async def row(self, statement: Statement, values: Values) -> Row | None:
         try:
@@ -395,7 +395,7 @@ class SqliteStore:
             raise
         return done
 
-    async def _copy_rest(self) -> None:
+    async def _copy_remaining(self) -> None:
         with contextlib.suppress(sqlite3.Error):
             await self._in_turn(lambda: self._writer and self._writer.execute(write_ahead_log.COPY_LOG).fetchone())
 

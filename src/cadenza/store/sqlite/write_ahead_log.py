@@ -30,14 +30,15 @@ class Checkpoints:
     """Copies the log into the database file in a thread, so that no commit has to.
 
     Commits go on meanwhile, so the copy lacks the last of them, and only after a complete copy does SQLite begin the
-    log anew. So `copy_rest`, which runs between two commits, copies the few pages that are left. If a copy fails, as
-    on a full disk, the next one has more to copy; at LOG_PAGES_MAX, a commit copies. During a long read the log grows.
-    On a full disk the log is also truncated: most of its pages have their place in the file, so that gives back space.
+    log anew. So `copy_remaining`, which runs between two commits, copies the few pages that are left. If a copy
+    fails, as on a full disk, the next one has more to copy; at LOG_PAGES_MAX, a commit copies. During a long read the
+    log grows. On a full disk the log is also truncated: most of its pages have their place in the file, so that gives
+    back space.
     """
 
-    def __init__(self, database: Path, copy_rest: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, database: Path, copy_remaining: Callable[[], Awaitable[None]]) -> None:
         self._database = database
-        self._copy_rest = copy_rest
+        self._copy_remaining = copy_remaining
         self._copied = 0
         self._task: asyncio.Task[None] | None = None
         self._freed_s = -math.inf  # when the log was truncated for space
@@ -63,7 +64,7 @@ class Checkpoints:
     async def _copy(self) -> None:
         try:
             await asyncio.to_thread(_copy_log, self._database)
-            await self._copy_rest()
+            await self._copy_remaining()
         finally:
             self._task = None
 

@@ -3,7 +3,7 @@
 from typing import Any, Literal
 
 import msgspec
-from sqlalchemy import BigInteger, Boolean, bindparam, cast, exists, func, insert, select
+from sqlalchemy import BigInteger, Boolean, bindparam, case, cast, exists, insert, select, update
 
 from cadenza.core.records import Owner
 from cadenza.store import schema
@@ -93,8 +93,16 @@ OPERATORS = Statement(select(schema.accounts.c.id).where(schema.accounts.c.is_op
 OLDEST_FIRST = Statement(select(*COLUMNS).order_by(schema.accounts.c.created_at, schema.accounts.c.id))
 _ACTIVE = schema.accounts.c.suspended_at.is_(None)
 ACTIVE_IDS = Statement(select(schema.accounts.c.id).where(_ACTIVE).limit(bindparam("count")))
-COUNT_BEFORE = Statement(select(func.count()).where(schema.accounts.c.created_at < bindparam("before")))
-OLDEST = Statement(select(func.min(schema.accounts.c.created_at)))
+NOTICE_BELOW = Statement(
+    update(schema.accounts)
+    .where(schema.accounts.c.id == bindparam("account"))
+    .values(
+        low_balance_nano=bindparam("below"),
+        low_noticed_at=case(
+            (schema.accounts.c.balance_nano < bindparam("below"), schema.accounts.c.low_noticed_at), else_=None
+        ),
+    )
+)
 
 
 def add(tx: Transaction, account: Account, password_hash: str) -> None:
@@ -162,16 +170,9 @@ async def list_active_ids(store: Store, count: int) -> list[str]:
     return [id_ for (id_,) in await store.rows(ACTIVE_IDS, {"count": count})]
 
 
-async def count_before(store: Store, before_ms: int) -> int:
-    """How many accounts were created before a time."""
-    [(found,)] = await store.report(COUNT_BEFORE, {"before": before_ms})
-    return int(found)
-
-
-async def oldest(store: Store) -> int | None:
-    """When the first account was created."""
-    [(at,)] = await store.report(OLDEST, {})
-    return None if at is None else int(at)
+def notice_below(tx: Transaction, account_id: str, below_nano: int) -> None:
+    """Set the balance below which the owner gets a notice."""
+    tx.change(NOTICE_BELOW, {"account": account_id, "below": below_nano})
 
 
 def read_account(row: Row) -> Account:

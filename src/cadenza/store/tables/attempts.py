@@ -2,11 +2,9 @@
 
 from collections.abc import Mapping
 
-from sqlalchemy import bindparam, select, text
+from sqlalchemy import text
 
 from cadenza.core.attempts import AttemptKey, AttemptSums
-from cadenza.core.spans import DAY_MS, Span
-from cadenza.store.schema import upstream_attempts
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store
 
@@ -18,13 +16,6 @@ ADD = Statement(
         + ", ".join(f"{name} = upstream_attempts.{name} + excluded.{name}" for name in AttemptSums._fields)
     )
 )
-OF_PROVIDER = Statement(
-    select(*(upstream_attempts.c[name] for name in COLUMNS)).where(
-        upstream_attempts.c.provider == bindparam("provider"),
-        upstream_attempts.c.day >= bindparam("first"),
-        upstream_attempts.c.day <= bindparam("last"),
-    )
-)
 
 
 async def add(store: Store, counts: Mapping[AttemptKey, AttemptSums]) -> None:
@@ -32,10 +23,3 @@ async def add(store: Store, counts: Mapping[AttemptKey, AttemptSums]) -> None:
     rows = [{**key._asdict(), **counts[key]._asdict()} for key in sorted(counts)]
     if rows:
         await store.transact(lambda tx: tx.change_each(ADD, rows), is_brief=True)
-
-
-async def read(store: Store, provider: str, span: Span) -> dict[AttemptKey, AttemptSums]:
-    """The attempts at one provider on the days of a span."""
-    values = {"provider": provider, "first": span.start_ms // DAY_MS, "last": (span.end_ms - 1) // DAY_MS}
-    rows = await store.rows(OF_PROVIDER, values)
-    return {AttemptKey(*row[:4]): AttemptSums(*map(int, row[4:])) for row in rows}

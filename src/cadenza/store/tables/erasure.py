@@ -139,7 +139,7 @@ async def list_unfinished(store: Store) -> list[Erasing]:
     return [Erasing(*row) for row in await store.rows(UNFINISHED, {})]
 
 
-async def erase_rest(store: Store, erasing: Erasing, count: int = BATCH_ROWS, pause_s: float = PAUSE_S) -> None:
+async def erase_remaining(store: Store, erasing: Erasing, count: int = BATCH_ROWS, pause_s: float = PAUSE_S) -> None:
     """Erase what is left, in transactions of at most `count` rows. Several processes may do it at once."""
     values = erasing.values()
     for step in STEPS:

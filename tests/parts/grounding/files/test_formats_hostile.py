@@ -14,7 +14,7 @@ from cadenza.parts.grounding.files.formats.cells import (
 from cadenza.parts.grounding.files.formats.read import read_document, read_page
 from cadenza.parts.grounding.files.formats.source import FormatLimits
 from cadenza.parts.grounding.files.records import Unreadable
-from tests.parts.grounding.files import made_files as made
+from tests import made_files as made
 
 MIB = 1024 * 1024
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(100)

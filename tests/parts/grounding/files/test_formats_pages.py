@@ -4,7 +4,7 @@ import pytest
 
 from cadenza.parts.grounding.files.formats.read import read_page
 from cadenza.parts.grounding.files.records import Unreadable
-from tests.parts.grounding.files import made_files as made
+from tests import made_files as made
 
 URL = "https://example.org/a"
 ARTICLE = " ".join(

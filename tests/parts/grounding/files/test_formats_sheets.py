@@ -7,7 +7,7 @@ import pytest
 
 from cadenza.parts.grounding.files.formats.cells import FIRST_DAY_1900, PLAIN, parse_format, show_number
 from cadenza.parts.grounding.files.formats.read import read_document
-from tests.parts.grounding.files import made_files as made
+from tests import made_files as made
 
 
 def read(data: bytes) -> dict[str, str]:

@@ -4,7 +4,7 @@ import pptx
 from pptx.util import Inches
 
 from cadenza.parts.grounding.files.formats.read import read_document
-from tests.parts.grounding.files import made_files as made
+from tests import made_files as made
 
 
 def read(show: pptx.presentation.Presentation) -> dict[str, str]:

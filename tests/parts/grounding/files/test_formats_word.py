@@ -5,7 +5,7 @@ import pytest
 
 from cadenza.parts.grounding.files.formats.office_text import show_count
 from cadenza.parts.grounding.files.formats.read import read_document
-from tests.parts.grounding.files import made_files as made
+from tests import made_files as made
 
 ITEM = "<w:p><w:pPr><w:numPr><w:ilvl w:val='{}'/><w:numId w:val='{}'/></w:numPr></w:pPr><w:r><w:t>{}</w:t></w:r></w:p>"
 LEVEL = "<w:lvl w:ilvl='{}'><w:start w:val='{}'/><w:numFmt w:val='{}'/><w:lvlText w:val='{}'/></w:lvl>"

@@ -63,7 +63,7 @@ async def compare(visit: Visit, provider: str, bill: str, percent: Percent = 0.5
 
 
 def _providers(visit: Visit) -> list[str]:
-    return sorted(visit.context.class_rules(DEFAULT_CLASS).providers)
+    return sorted(visit.service.class_rules(DEFAULT_CLASS).providers)
 
 
 ROUTES: Routes = (

@@ -101,7 +101,7 @@ def asking_provider(visit: Visit, failure: str) -> Iterator[Stripe]:
     try:
         yield provider
     except ProviderFailed as error:
-        visit.context.log.error(failure, provider=provider.name, reason=str(error))
+        visit.service.log.error(failure, provider=provider.name, reason=str(error))
         raise ProviderDown from None
 
 
@@ -136,8 +136,8 @@ async def invoice_page(visit: Visit) -> Response:
 
 
 async def stripe_event(visit: Visit) -> Response:
-    provider, log = visit.context.of(Stripe), visit.context.log
-    counted = visit.context.gateway.observer.metrics.payment_events
+    provider, log = visit.context.of(Stripe), visit.service.log
+    counted = visit.service.gateway.observer.metrics.payment_events
     if provider is None:
         raise Missing
     body = await visit.request.body()

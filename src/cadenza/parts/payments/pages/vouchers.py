@@ -7,13 +7,13 @@ import msgspec
 from starlette.responses import Response
 
 from cadenza.control.money.idempotency import make_reference
+from cadenza.core.orders import REFERENCE, fields_of, typed_values
 from cadenza.core.public import to_record
 from cadenza.core.rates import Rate
 from cadenza.fleet.limits import Limit, network_limits, release
-from cadenza.parts.payments.voucher_rows import list_newest
-from cadenza.parts.payments.vouchers import VoucherOrder, WrongCode, create_vouchers, redeem_voucher, revoke_voucher
+from cadenza.parts.payments.voucher_rows import VoucherOrder, list_newest
+from cadenza.parts.payments.vouchers import WrongCode, create_vouchers, redeem_voucher, revoke_voucher
 from cadenza.parts.site.money.credit import credit_page
-from cadenza.parts.site.operator.fields import read_amount, read_days, read_number
 from cadenza.parts.site.routes import Routes, endpoint, form, get
 from cadenza.parts.site.sign_in import throttle
 from cadenza.parts.site.visit import Visit
@@ -41,7 +41,7 @@ class RedeemedView(msgspec.Struct, frozen=True):
 
 async def redeem(visit: Visit, given: VoucherForm) -> RedeemedView:
     """Take a ticket for a guess first, and give it back unless the code was wrong."""
-    rates, account = visit.context.rates, visit.account
+    rates, account = visit.service.shared.rates, visit.account
     limits = [
         Limit(f"voucher:{account.id}", ACCOUNT_GUESSES),
         *network_limits("voucher:network", visit.address, NETWORK_GUESSES),
@@ -66,27 +66,13 @@ async def vouchers_page(visit: Visit, codes: tuple[str, ...] = ()) -> Response:
         vouchers=found[:SHOWN],
         has_more=len(found) > SHOWN,
         codes=codes,
+        fields=[one for one in fields_of(VoucherOrder) if one.name != REFERENCE],
+        form={**typed_values(VoucherOrder), **visit.typed},
         reference=make_reference(),  # so that a form that is sent twice makes vouchers once
     )
 
 
-async def create(  # noqa: PLR0913, PLR0917 the fields of the form
-    visit: Visit,
-    amount: str,
-    count: str = "1",
-    expires_days: str = "",
-    credit_days: str = "",
-    note: str = "",
-    reference: str = "",
-) -> Response:
-    order = VoucherOrder(
-        read_amount(amount),
-        read_number(count, "how many vouchers to make, like 1"),
-        read_days(expires_days),
-        note,
-        reference,
-        read_days(credit_days),
-    )
+async def create(visit: Visit, order: VoucherOrder) -> Response:
     made = await create_vouchers(visit.store, order, visit.operator, visit.now_ms)
     return await vouchers_page(visit, tuple(code for code, _ in made))
 

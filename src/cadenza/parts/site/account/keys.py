@@ -128,7 +128,7 @@ async def revoke(visit: Visit) -> Key:
 
 
 def _bounds(visit: Visit) -> dict[str, object]:
-    usual = visit.context.gateway.snapshot.limits.rate
+    usual = visit.service.gateway.snapshot.limits.rate
     return {"usual": usual, "limits": LIMITS, "name_chars_max": NAME_CHARS_MAX}
 
 

@@ -84,7 +84,9 @@ async def verify_by_form(visit: Visit, secret: str) -> Response:
 async def limit_mail(visit: Visit) -> None:
     """429 for a network that asks for too many e-mails."""
     limits = network_limits("mail:network", visit.address, MAIL_RATE)
-    await throttle.take(visit.context.rates, limits, "Too many e-mails were asked for. Try again in a few minutes.")
+    await throttle.take(
+        visit.service.shared.rates, limits, "Too many e-mails were asked for. Try again in a few minutes."
+    )
 
 
 async def _require_link(visit: Visit, kind: LinkKind) -> Link:

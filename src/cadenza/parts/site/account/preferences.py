@@ -57,7 +57,7 @@ class AccountRecord(msgspec.Struct, frozen=True):
 
 
 async def settings_page(visit: Visit) -> Response:
-    chosen, offer = visit.typed or preferences_of(visit.account), offer_of(visit.context.gateway)
+    chosen, offer = visit.typed or preferences_of(visit.account), offer_of(visit.service.gateway)
     return visit.page("settings.html", chosen=chosen, classes=_usable_classes(visit), offer=offer)
 
 
@@ -81,7 +81,7 @@ async def _choose(visit: Visit, given: dict[str, object]) -> Preferences:
 
 
 def _usable_classes(visit: Visit) -> list[str]:
-    served = visit.context.gateway.snapshot.catalogue.ids
+    served = visit.service.gateway.snapshot.catalogue.ids
     return [class_id for class_id in CLASSES if class_id in served]
 
 

@@ -42,7 +42,7 @@ async def check_proof(visit: Visit, page: str) -> Response | None:
         except ControlError as error:
             return await _ask(visit, page, to_page_error(error))
         await renew_session(visit, is_proof=True)
-        visit.signed_in = await find_session(visit.store, visit.cookie, visit.now_ms, visit.context.settings.retention)
+        visit.signed_in = await find_session(visit.store, visit.cookie, visit.now_ms, visit.service.settings.retention)
         if visit.signed_in is None:
             raise NotSignedIn
     return None if visit.require_session().is_proved(visit.now_ms) else await _ask(visit, page, ProofNeeded())

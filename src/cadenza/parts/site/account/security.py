@@ -23,7 +23,7 @@ from cadenza.parts.site.visit import Visit
 async def security_page(visit: Visit) -> Response:
     """With an error, the form at fault is open."""
     context, account = visit.context, visit.account
-    retention = context.settings.retention
+    retention = visit.service.settings.retention
     return visit.page(
         "security.html",
         factors=await get_factors(visit.store, account.id),

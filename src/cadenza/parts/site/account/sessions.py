@@ -51,7 +51,7 @@ async def start_session(
         if has_ended and not check and before and before.account.id == account.id:
             raise NotSignedIn
         agent = visit.request.headers.get("user-agent", "")
-        return begin_session(tx, account.id, stage, agent, visit.now_ms, visit.context.settings.retention)
+        return begin_session(tx, account.id, stage, agent, visit.now_ms, visit.service.settings.retention)
 
     visit.set_session_cookie(await visit.store.transact(begin))
     if stage == "complete":

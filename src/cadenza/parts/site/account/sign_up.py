@@ -93,13 +93,13 @@ async def _limit(visit: Visit) -> None:
     """Limit the password hashes and e-mails that one network, and all networks together, can cause."""
     limits = [*network_limits("sign-up:network", visit.address, SIGN_UP_RATE), Limit("sign-up", ALL_SIGN_UPS)]
     message = "Too many accounts were asked for from your network. Try again later."
-    await throttle.take(visit.context.rates, limits, message)
+    await throttle.take(visit.service.shared.rates, limits, message)
 
 
 @asynccontextmanager
 async def _opening_credit(visit: Visit) -> AsyncIterator[int]:
     """The credit of a new account. It is rate-limited by network and in total."""
-    settings, rates, limits = visit.context.settings, visit.context.rates, list[Limit]()
+    settings, rates, limits = visit.context.settings, visit.service.shared.rates, list[Limit]()
     if settings.opening_credit_nano:
         per_hour = settings.opening_credits_per_hour
         limits = network_limits("opening-credit:network", visit.address, CREDIT_RATE)

@@ -3,10 +3,10 @@
 The secret of a new token is in the reply to the form that created it and nowhere else, like that of a key.
 """
 
-import msgspec
 from starlette.responses import Response
 
 from cadenza.control.money.idempotency import make_reference
+from cadenza.core.orders import typed_values
 from cadenza.parts.site.mailer import TOKEN_CREATED
 from cadenza.parts.site.routes import Routes, form, get
 from cadenza.parts.site.tokens import (
@@ -21,17 +21,8 @@ from cadenza.parts.site.tokens import (
 from cadenza.parts.site.visit import Visit
 
 PAGE = "/settings/tokens"
-EXPIRIES = {7: "After 7 days", 30: "After 30 days", 90: "After 90 days", 365: "After 365 days"}
-assert DAYS_USUAL in EXPIRIES
-
-
-class NewTokenForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The form of a new token, as typed."""
-
-    name: str = ""
-    scopes: list[str] = []
-    days: int = DAYS_USUAL
-    reference: str = ""
+EXPIRIES = {days: f"After {days} days" for days in ("7", "30", "90", "365")}
+assert str(DAYS_USUAL) in EXPIRIES
 
 
 async def list_page(visit: Visit) -> Response:
@@ -44,7 +35,7 @@ async def list_page(visit: Visit) -> Response:
 async def new_page(visit: Visit) -> Response:
     return visit.page(
         "token_new.html",
-        form=NewTokenForm(**visit.typed),
+        form=visit.typed or typed_values(TokenOrder),
         scopes=scopes_for(visit.account),
         expiries=EXPIRIES,
         name_chars_max=NAME_CHARS_MAX,
@@ -52,9 +43,8 @@ async def new_page(visit: Visit) -> Response:
     )
 
 
-async def create(visit: Visit, typed: NewTokenForm) -> Response:
+async def create(visit: Visit, order: TokenOrder) -> Response:
     await visit.limit_changes("tokens")
-    order = TokenOrder(typed.scopes, typed.days, typed.name.strip(), typed.reference)
     secret, token = await create_token(visit.store, visit.owner, order, visit.now_ms)
     visit.context.send_notice(visit.account.email, TOKEN_CREATED, f"{token.prefix}…")
     return visit.page("token_created.html", secret=secret, token=token)

@@ -40,7 +40,7 @@ async def chat_page(visit: Visit) -> Response:
     """The page. Its script fills in the conversations from the browser's storage."""
     context = visit.context
     context.markdown.prepare(visit.account.id)
-    offer, catalogue = offer_of(context.gateway), context.gateway.snapshot.catalogue
+    offer, catalogue = offer_of(visit.service.gateway), visit.service.gateway.snapshot.catalogue
     return visit.page(
         "chat.html",
         classes=catalogue.ids,
@@ -65,7 +65,7 @@ async def measure(_visit: Visit) -> FileMeasured:
 
 async def render(visit: Visit, order: RenderOrder) -> RenderedTexts:
     """For accounts that can pay for an answer: rendering takes CPU time. The page shows plain text to others."""
-    if visit.account.balance_nano < visit.context.gateway.snapshot.catalogue.least_nano:
+    if visit.account.balance_nano < visit.service.gateway.snapshot.catalogue.least_nano:
         raise CreditNeeded("Markdown is rendered for accounts with credit. Add credit first.")
     await visit.limit("render", RENDER_RATE, "Too many texts to render at once. Try again in a moment.")
     if len(order.texts) > TEXTS_MAX:

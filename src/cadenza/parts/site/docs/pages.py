@@ -91,8 +91,8 @@ async def docs_page(visit: Visit) -> Response:
     return visit.page(
         "docs/api.html",
         service=await get_status(visit),
-        classes=visit.context.gateway.snapshot.catalogue.served(),
-        search=visit.context.gateway.grounder.offer().search,
+        classes=visit.service.gateway.snapshot.catalogue.served(),
+        search=visit.service.gateway.grounder.offer().search,
         errors=ERRORS,
         tags=reference.api_tags,
         operations=reference.operations,
@@ -118,7 +118,7 @@ async def status_page(_visit: Visit) -> Response:
 
 
 async def get_status(visit: Visit) -> ServiceStatus:
-    gateway = visit.context.gateway
+    gateway = visit.service.gateway
     classes = [_class_status(gateway, served, visit.now_ms) for served in gateway.snapshot.catalogue.served()]
     rate = gateway.snapshot.limits.rate
     return ServiceStatus(classes, ServiceLimits(rate.per_s, rate.burst))

@@ -127,7 +127,7 @@ def class_named(visit: Visit) -> tuple[str, ClassRules]:
     class_id = visit.path_param("class_id")
     if class_id not in CLASSES:
         raise Missing
-    return class_id, visit.context.class_rules(class_id)
+    return class_id, visit.service.class_rules(class_id)
 
 
 ROUTES: Routes = (

@@ -19,11 +19,7 @@ def read_amount(text: str) -> int:
 
 def read_days(text: str) -> int | None:
     """None if nothing was typed."""
-    return read_number(text, "after how many days the credit expires, like 90, or nothing") if text.strip() else None
-
-
-def read_number(text: str, what: str) -> int:
     text = text.strip()
-    if not (text.isascii() and text.isdecimal() and len(text) <= DIGITS_MAX):
-        raise BadForm(f"Write {what}.")
-    return int(text)
+    if text and not (text.isascii() and text.isdecimal() and len(text) <= DIGITS_MAX):
+        raise BadForm("Write after how many days the credit expires, like 90, or nothing.")
+    return int(text) if text else None

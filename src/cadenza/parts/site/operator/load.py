@@ -115,18 +115,18 @@ class Load(msgspec.Struct, frozen=True):
 
 async def classes_page(visit: Visit) -> Response:
     load = await get_load(visit)
-    classes = visit.context.gateway.snapshot.catalogue.served()
+    classes = visit.service.gateway.snapshot.catalogue.served()
     prices = {one.plan.class_id: one.prices for one in classes}
     return visit.page("operator/classes.html", prices=prices, classes=classes, load=load)
 
 
 async def get_load(visit: Visit) -> Load:
     rests = await list_since(visit.store, visit.now_ms)
-    return view_load(visit.context.gateway, await visit.context.read_metrics(), rests)
+    return view_load(visit.service.gateway, await visit.service.read_metrics(), rests)
 
 
 async def rest(visit: Visit, route: str, time: str) -> None:
-    names = {one.name: one for one in visit.context.gateway.snapshot.catalogue.routes()}
+    names = {one.name: one for one in visit.service.gateway.snapshot.catalogue.routes()}
     await rest_route(visit.store, route, parse_duration_ms(time), names, visit.operator, visit.now_ms)
 
 

@@ -62,8 +62,8 @@ class Step(msgspec.Struct, frozen=True):
 
 async def overview_page(visit: Visit) -> Response:
     span = SPANS.get(visit.query_fields.get("span", ""), SPANS["hour"])
-    context, now_ms = visit.context, visit.now_ms
-    problems = await context.health.problems()
+    now_ms = visit.now_ms
+    problems = await visit.service.health.problems()
     steps = await _steps(visit, span)
     return await visit.page_with_panels(
         "/operator",
@@ -75,7 +75,7 @@ async def overview_page(visit: Visit) -> Response:
         spans=SPANS,
         steps=steps,
         charts=_charts(steps),
-        counted_since_ms=max(context.minutes.started_s * MS_PER_S, span.start_ms(now_ms)),
+        counted_since_ms=max(visit.service.minutes.started_s * MS_PER_S, span.start_ms(now_ms)),
         swatch=swatch,
     )
 
@@ -85,7 +85,7 @@ async def get_totals(visit: Visit) -> OperatorOverview:
     return to_record(
         OperatorOverview,
         found.totals,
-        problems=await visit.context.health.problems(),
+        problems=await visit.service.health.problems(),
         today_start=rfc3339(found.today_start_ms),
         today=found.today,
     )
@@ -94,7 +94,7 @@ async def get_totals(visit: Visit) -> OperatorOverview:
 async def _steps(visit: Visit, span: PlotSpan) -> list[Step]:
     start_ms = span.start_ms(visit.now_ms)
     uses = await visit.context.use_history.read(start_ms, span.step_ms, span.count)
-    replies = visit.context.minutes.series(
+    replies = visit.service.minutes.series(
         start_ms / MS_PER_S, span.step_ms // MS_PER_S, span.count, "cadenza_requests_total"
     )
     return [

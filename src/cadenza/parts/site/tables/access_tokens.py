@@ -3,6 +3,8 @@
 import msgspec
 from sqlalchemy import bindparam, func, insert, select, update
 
+from cadenza.core.orders import copied
+from cadenza.store.rows import Rows
 from cadenza.store.schema import access_tokens, accounts
 from cadenza.store.statements import Statement
 from cadenza.store.store import Row, Store, Transaction, change_row
@@ -11,24 +13,30 @@ from cadenza.store.tables.accounts import Account, read_account
 from cadenza.store.tables.keys import KeyState, state_of
 
 
-class Token(msgspec.Struct, frozen=True, kw_only=True):
-    """A token without its secret."""
+class TokenRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A row without the digest."""
 
     id: str
     account_id: str
     name: str
     prefix: str
     scopes: tuple[str, ...]
-    state: KeyState = "active"
     created_at: int
     expires_at: int
     last_used_at: int | None = None
+    revoked_at: int | None = None
 
 
-STORED = ("id", "account_id", "name", "prefix", "created_at", "expires_at", "last_used_at")
-COLUMNS = [access_tokens.c[name] for name in (*STORED, "scopes", "revoked_at")]
+class Token(TokenRow, frozen=True, kw_only=True):
+    """A token without its secret."""
+
+    state: KeyState = "active"
+
+
+ROWS = Rows(TokenRow, access_tokens, {"scopes": lambda text: tuple(text.split())})
+COLUMNS = ROWS.columns
 _OF_ACCOUNT = access_tokens.c.account_id == bindparam("account")
-INSERT = Statement(insert(access_tokens), *STORED, "scopes", "digest")
+INSERT = Statement(insert(access_tokens), *TokenRow.__struct_fields__, "digest")
 FIND = Statement(
     select(*COLUMNS, *ACCOUNT_COLUMNS)
     .join_from(access_tokens, accounts)
@@ -47,7 +55,7 @@ REVOKE_ALL = Statement(update(access_tokens).where(*_IS_ACTIVE).values(revoked_a
 
 
 def add(tx: Transaction, token: Token, digest: bytes) -> None:
-    values = {name: getattr(token, name) for name in STORED}
+    values = msgspec.structs.asdict(copied(TokenRow, token))
     tx.change(INSERT, {**values, "scopes": " ".join(token.scopes), "digest": digest})
 
 
@@ -89,6 +97,5 @@ async def touch(store: Store, token_id: str, now_ms: int) -> None:
 
 
 def _read(row: Row, now_ms: int) -> Token:
-    *stored, scopes, revoked_at = row
-    values = dict(zip(STORED, stored, strict=True))
-    return Token(**values, scopes=tuple(scopes.split()), state=state_of(revoked_at, values["expires_at"], now_ms))
+    found = ROWS.read(row)
+    return copied(Token, found, state=state_of(found.revoked_at, found.expires_at, now_ms))

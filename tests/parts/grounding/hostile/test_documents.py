@@ -34,8 +34,8 @@ from cadenza.parts.grounding.files.reader import (
 )
 from cadenza.parts.grounding.files.records import FetchedPage
 from cadenza.parts.grounding.files.shown import DocumentText
+from tests import made_files as made
 from tests import processes
-from tests.parts.grounding.files import made_files as made
 from tests.processes import read_of
 
 WAIT_S = 200.0  # of a busy machine
@@ -324,7 +324,7 @@ async def test_a_large_file_is_not_copied(documents: Reading) -> None:
 
 def test_a_missing_filter_is_logged_once() -> None:
     """Where the system refuses the filter, files are still read, under the other limits, and one warning says so."""
-    command = [sys.executable, "-m", "tests.hostile.unfiltered_reader"]
+    command = [sys.executable, "-m", "tests.parts.grounding.hostile.unfiltered_reader"]
     path = os.pathsep.join(filter(None, sys.path))
     done = subprocess.run(command, capture_output=True, timeout=WAIT_S, env={"PYTHONPATH": path}, check=False)
     assert done.returncode == 0, done.stderr.decode()

@@ -11,10 +11,10 @@ from cadenza.parts.grounding.files.reader import (
     ReaderBusy,
 )
 from cadenza.parts.grounding.files.records import FetchedPage
-from tests.hostile.odd_files import break_file, odd_files, seeds
-from tests.hostile.test_documents import reading, sent
+from tests.parts.grounding.hostile.odd_files import break_file, odd_files, seeds
+from tests.parts.grounding.hostile.test_documents import reading, sent
 
-FAULTY = "tests.hostile.faulty_reader"
+FAULTY = "tests.parts.grounding.hostile.faulty_reader"
 SECRET = "zanzibar"
 BROKEN_FILES = 80  # of each format
 QUESTION = "What does it say?"

@@ -10,8 +10,8 @@ import openai
 import pytest
 
 from tests.loopback import Good, LoopbackUpstream
+from tests.made_files import make_pdf
 from tests.openapi import Document, read_document
-from tests.parts.grounding.files.made_files import make_pdf
 from tests.raw_client import RawClient, Reply
 from tests.schemas import check_completion, check_stream
 from tests.scripted_searxng import running_searxng

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from cadenza.control.account.accounts import choose, preferences_of
+from cadenza.control.account.erasure import erase_account
 from cadenza.core.errors import ControlError, Unknown
 from cadenza.core.records import CLASSES, COMMAND_LINE, Owner
 from cadenza.fleet.presence import USUAL_BOUNDS
@@ -160,3 +161,12 @@ async def test_every_process_knows_of_the_first_note_at_once(postgres: Postgres)
                 await choose(command, OWNER, owner, preferences_of(owner), CLASSES, NOW_MS)
                 await remove_note(command, OWNER, note.id, NOW_MS)
                 assert await seen() == {(True, False)}
+
+
+async def test_an_erased_account_gets_no_note(store: Store) -> None:
+    """Its notes are gone, and its id takes no other."""
+    await add(store)
+    await erase_account(store, "acct_a@example.org", COMMAND_LINE, NOW_MS)
+    assert await list_notes(store, OWNER) == []
+    with pytest.raises(ControlError):
+        await add(store)

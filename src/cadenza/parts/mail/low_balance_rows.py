@@ -4,25 +4,17 @@ An account that never made a request is new, not low. An account is claimed befo
 of several processes sends the notice.
 """
 
-from sqlalchemy import bindparam, case, select, update
+from sqlalchemy import bindparam, select, update
 
 from cadenza.store.schema import accounts
 from cadenza.store.statements import Statement
-from cadenza.store.store import Store, Transaction, change_row
+from cadenza.store.store import Store, change_row
 from cadenza.store.tables.accounts import COLUMNS, HAS_REQUESTS, Account
 
 BATCH_ROWS = 200
 _OF_ACCOUNT = accounts.c.id == bindparam("account")
 _IS_LOW = accounts.c.balance_nano < accounts.c.low_balance_nano
 _IS_UNTOLD = (_IS_LOW, accounts.c.low_noticed_at.is_(None))
-NOTICE_BELOW = Statement(
-    update(accounts)
-    .where(_OF_ACCOUNT)
-    .values(
-        low_balance_nano=bindparam("below"),
-        low_noticed_at=case((accounts.c.balance_nano < bindparam("below"), accounts.c.low_noticed_at), else_=None),
-    )
-)
 FIND = Statement(
     select(*COLUMNS)
     .where(*_IS_UNTOLD, accounts.c.suspended_at.is_(None), HAS_REQUESTS)
@@ -33,11 +25,6 @@ CLAIM = Statement(update(accounts).where(_OF_ACCOUNT, *_IS_UNTOLD).values(low_no
 _HAS_RISEN = (accounts.c.low_noticed_at.is_not(None), ~_IS_LOW)
 RISEN = Statement(select(accounts.c.id).where(*_HAS_RISEN).limit(bindparam("count")))
 CLEAR = Statement(update(accounts).where(_OF_ACCOUNT, *_HAS_RISEN).values(low_noticed_at=None))
-
-
-def notice_below(tx: Transaction, account_id: str, below_nano: int) -> None:
-    """Set the balance below which the owner gets a notice."""
-    tx.change(NOTICE_BELOW, {"account": account_id, "below": below_nano})
 
 
 async def clear_risen(store: Store) -> None:

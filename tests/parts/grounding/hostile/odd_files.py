@@ -20,7 +20,7 @@ from fpdf.enums import EncryptionMethod
 from openpyxl.chart import BarChart, Reference
 from openpyxl.comments import Comment
 
-from tests.parts.grounding.files import made_files as made
+from tests import made_files as made
 
 TEXT = "Name,Town\nŽluťoučký kůň,Привет мир 漢字 テスト\n" * 20
 WORDS = b'hello \xe4\xf6 \x1b$B$"\x1b(B ~{<:Ky~} &AGEA- world'
