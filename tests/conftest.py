@@ -38,9 +38,10 @@ LONGEST = (  # of the slow ones, which begin first
     "tests/parts/evaluation/test_equal_candidates.py",
     "tests/fleet/",
 )
-# Files that share what takes seconds to start run in one process: a Chromium, a fleet, a loaded model.
+# Files that share what takes seconds to make run in one process: Chromium, a fleet, a loaded model, the parsed source.
 TOGETHER = re.compile(
-    r"tests/(browser/test_c|browser/|parts/embedded/|fleet/test_(?=class|gateway|postgres|prices|revocation))"
+    r"tests/(?:(?P<chats>browser/test_c)|(?P<browser>browser/)|(?P<model>parts/embedded/)"
+    r"|(?P<fleet>fleet/test_(class|gateway|postgres|prices|revocation))|(?P<source>unit/(test_house|observe/test_fields)))"
 )
 
 # How long an example takes says nothing on a busy machine.
@@ -88,7 +89,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     quick, slow = dict[str, Group](), dict[str, Group]()
     for item in session.items:
         together = TOGETHER.match(item.nodeid)
-        name = together[0] if together else item.nodeid.partition("::")[0]
+        name = (together and together.lastgroup) or item.nodeid.partition("::")[0]
         (slow if _is_slow(item) else quick).setdefault(name, []).append(item)
     fork_server()  # one for all workers
     if slow and quick:  # some slow tests wait for alerts and leases, and must not wait for a core as well
