@@ -39,8 +39,8 @@ async def _make_accounts(store_url: str, number: int) -> Accounts:
     store, now_ms = open_store(store_url), time.time_ns() // 1_000_000
     try:
         await migrate(store)
-        email, password = "bench-0@example.org", "a password of the bench"
-        first = await create_account(store, email, password, CREDIT_NANO, "forte", now_ms)
+        email = "bench-0@example.org"
+        first = await create_account(store, email, CREDIT_NANO, "forte", now_ms)
         emails = [first.email, *[await _copy_account(store, first, index) for index in range(1, number)]]
         return Accounts(
             tuple(

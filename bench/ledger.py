@@ -108,7 +108,7 @@ async def measure_writer(at_once: int, pairs: int, folder: Path) -> Line:
     store, log = SqliteStore(folder / f"bench-{at_once}.db"), (folder / f"bench-{at_once}.log").open("w")
     try:
         await migrate(store)
-        account = await create_account(store, "bench@example.org", "a password of the bench", CREDIT_NANO, "forte", 1)
+        account = await create_account(store, "bench@example.org", CREDIT_NANO, "forte", 1)
         _, key = await create_key(store, account.owner, KeyOrder("bench"), 1)
         observer = Observer(make_log(log))
         presence = Presence(store)

@@ -27,8 +27,8 @@ from bench.machine import GATEWAY_CORE, LOAD_CORE, CannotRun, ProcessTree, on_al
 from bench.measure import Site
 from bench.neighbour_loads import LOADS, PASSWORD, Heavy
 from bench.workload import PLAIN, Target
-from cadenza.control.account.accounts import set_password
 from cadenza.core.records import COMMAND_LINE
+from cadenza.parts.site.accounts import set_password
 from cadenza.store.migrate import migrate
 
 STORES = ("SQLite", "Postgres")

@@ -24,14 +24,14 @@ from tests.workers import Group, Line, run_in_workers
 StartService = Callable[[ServiceSpec], Service]
 
 # The files of these folders run for seconds, the rest for up to a minute.
-SHORT = ("tests/unit/", "tests/contract/")
+SHORT = ("tests/unit/", "tests/contract/", "tests/parts/site/unit/", "tests/parts/site/sign_in/")
 ALL_MARKED = re.compile(r"^pytestmark = (\[[^]]*|.*)pytest\.mark\.(slow|release)\(", re.MULTILINE)
 QUICK, SLOW, QUICK_AND_SLOW = "not slow and not release", "slow and not release", "not release"
 SLOW_WORKERS = 3  # of those that run quick and slow tests, they begin with the slow ones
 FOR_RELEASE = re.compile(r"pytest\.mark\.release|^from tests\.browser\.looks import", re.MULTILINE)
 NEED_PACKAGES = ("tests/fleet/", "tests/store/", "tests/parts/", "tests/clients/")
 LONGEST = (  # of the slow ones, which begin first
-    "tests/browser/",
+    "tests/parts/site/browser/",
     "tests/parts/retention/test_audit.py",
     "tests/clients/",
     "tests/docs/test_blocks.py",
@@ -40,7 +40,7 @@ LONGEST = (  # of the slow ones, which begin first
 )
 # Files that share what takes seconds to make run in one process: Chromium, a fleet, a loaded model, the parsed source.
 TOGETHER = re.compile(
-    r"tests/(?:(?P<chats>browser/test_c)|(?P<browser>browser/)|(?P<model>parts/embedded/)"
+    r"tests/(?:parts/site/(?:(?P<chats>browser/test_c)|(?P<browser>browser/))|(?P<model>parts/embedded/)"
     r"|(?P<fleet>fleet/test_(class|gateway|postgres|prices|revocation))|(?P<source>unit/(test_house|observe/test_fields)))"
 )
 

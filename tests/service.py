@@ -36,7 +36,6 @@ from tests.environment import environment
 from tests.forked import Process, run_program, start_program
 from tests.ledger_reader import LedgerReader
 from tests.migrated import STORE_WAIT_S, checkpointed_bytes, copy_migrated_store, run_aside, with_store
-from tests.passwords import cheap_hash
 from tests.processes import children, command_of
 from tests.service_config import ServiceSpec
 
@@ -48,6 +47,9 @@ POLL_S, POLL_S_MAX = 0.01, 0.2
 RELOADED = '"the config was reloaded"'
 EMAIL = "owner@example.org"
 PASSWORD = "correct horse battery staple"
+# Of it, for tests that sign in: as the site makes it, and one that costs little to check.
+PASSWORD_HASH = "$argon2id$v=19$m=65536,t=3,p=4$44Jz1ooPX479lOUmSG2arw$1/DJdJmSuthKhajSvyT227I4FIC/fi/zH5NtCzqC/IA"
+CHEAP_HASH = "$argon2id$v=19$m=8,t=1,p=1$1/7l9EZP4aMbZ38GrsAOvw$2RZB7SEELR5uuSSnA7TT1vlsUGD5GslfWH1qo1Tp3wY"
 CREDIT_NANO = 5 * 10**9
 PORT = re.compile(r"API +http://\S+:(\d+)/v1\n")
 COPY_ACCOUNT = """
@@ -242,10 +244,10 @@ class Deployment:
     def create_account(self, credit_nano: int, preferred_class: str = "forte", *, has_costly_hash: bool = False) -> str:
         """The email address of one more account. Its password is that of the first, but costs little to check.
 
-        A costly hash is the first account's, which control/ has made.
+        A costly hash is the first account's.
         """
         email = f"account-{secrets.token_hex(8)}@example.org"
-        password_hash = None if has_costly_hash else cheap_hash(PASSWORD)
+        password_hash = None if has_costly_hash else CHEAP_HASH
         values = (f"acct_{secrets.token_hex(12)}", email, password_hash, preferred_class, EMAIL)
         with contextlib.closing(sqlite3.connect(self.store, timeout=STORE_WAIT_S)) as store, store:
             store.execute(COPY_ACCOUNT, values)
@@ -322,7 +324,7 @@ def _store_with_account() -> bytes:
     with tempfile.TemporaryDirectory(prefix="cadenza-store-") as folder:
         store = Path(folder) / "cadenza.db"
         copy_migrated_store(store)
-        _with_store(store, lambda db: create_account(db, EMAIL, PASSWORD, 0, "forte", now_ms()))
+        _with_store(store, lambda db: create_account(db, EMAIL, 0, "forte", now_ms(), password_hash=PASSWORD_HASH))
         return checkpointed_bytes(store)
 
 

@@ -25,7 +25,6 @@ from cadenza.store.migrate import migrate
 
 SQLITE = "sqlite:///./data/cadenza.db"
 PROCESSES = 3
-PASSWORD = "a password of the bench"  # noqa: S105 of accounts that exist for a minute
 PROMISES = (
     "A whole reply is charged before its last byte.",
     "A kill loses what a stream delivered in 0.75 s at most, and unstreamed replies that run.",
@@ -51,7 +50,7 @@ class CadenzaDeployment(GatewayUnderTest):
         store, now_ms = open_store(self._store_url), time.time_ns() // 1_000_000
         try:
             email = f"{wallet}@example.org"
-            await create_account(store, email, PASSWORD, budget_nano, CLASS, now_ms)
+            await create_account(store, email, budget_nano, CLASS, now_ms)
             secret, key = await create_key(store, await get_owner(store, email), KeyOrder("bench"), now_ms)
         finally:
             await store.close()

@@ -26,11 +26,11 @@ from cadenza.config.build import (
     build_upstreams,
     upstream_specs,
 )
-from cadenza.config.classes import class_rules, provider_costs, resolve_classes
+from cadenza.config.class_records import class_rules, provider_costs, resolve_classes
 from cadenza.config.settings import DEFAULT_PRICES
 from cadenza.control.class_versions import ServingProcess
 from cadenza.control.prices import read_schedules, say_unused
-from cadenza.control.retention import RetentionKeeper
+from cadenza.control.retention_keeper import RetentionKeeper
 from cadenza.control.store.prepare import WriteCheck, prepare_store
 from cadenza.core.aliases import Aliases
 from cadenza.core.classes import ClassState, ClassVersion

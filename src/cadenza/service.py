@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager
 import msgspec
 
 from cadenza.config import Settings
-from cadenza.control.classes import ClassRules
+from cadenza.control.class_changes import ClassRules
 from cadenza.core.email import Post
 from cadenza.fleet.presence import Presence
 from cadenza.fleet.shared import SharedState

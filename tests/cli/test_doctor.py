@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from cadenza.config import load_settings
-from cadenza.config.classes import resolve_classes
+from cadenza.config.class_records import resolve_classes
 from cadenza.core.faults import FaultKind
 from cadenza.core.records import Route
 from cadenza.store.store import Store

@@ -39,7 +39,8 @@ def test_screen(first: Server) -> None:
     assert "smollm2-135m-instruct on this machine answers for mezzo, forte, fortissimo" in shown
     assert re.search(r"\n +It is small and often wrong\. To use a better model: \S*cadenza init\n", shown)
     assert "Grounding files, memory" in shown
-    assert "demo@localhost, with 5.00 dollars of credit; password " in shown
+    assert "Account   demo@localhost, with 5.00 dollars of credit\n" in shown
+    assert re.search(r"Password  \S{16}   \(shown only this once\)\n", shown)
     assert f"{first.key}   (shown only this once)" in shown
 
 
@@ -128,7 +129,7 @@ def test_secrets_are_shown_at_a_terminal_only(tmp_path: Path) -> None:
         made = run_here(tmp_path, "account", "link", "operator")
     for secret in ("sk-cdz-", "/join/"):
         assert secret not in first
-    assert "to set its password: cadenza account password demo@localhost\n" in first
+    assert "to set it: cadenza account password demo@localhost\n" in first
     assert "to create one: cadenza key create --account demo@localhost\n" in first
     assert "to print a link that makes one, once: cadenza account link operator\n" in first
     assert json.loads(run_here(tmp_path, "key", "list", "--account", "demo@localhost", "--json").stdout) == []

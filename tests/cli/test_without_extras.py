@@ -142,7 +142,7 @@ def test_what_needs_an_extra_names_it(folder: Path, bare: dict[str, str]) -> Non
 
 
 def test_a_gateway_serves_without_extras(upstream: LoopbackUpstream, bare: dict[str, str]) -> None:
-    """A service on SQLite answers a chat; its screen and the address of its pages say that they are not installed."""
+    """A service on SQLite answers a chat; instead of a page it says what would install them."""
     with Deployment(classes_spec(upstream.base_url)) as deployment:
         printed, command = deployment.folder / "printed", [sys.executable, "-S", "-c", SERVE]
         with (
@@ -155,9 +155,9 @@ def test_a_gateway_serves_without_extras(upstream: LoopbackUpstream, bare: dict[
                 serving = Serving(process, printed)
                 serving.wait_until_ready()
                 assert RawClient(serving.port, deployment.key).chat().status == 200
-                assert serving.get("/")[0] == 404
-                assert "Pages     not installed; to install them: pip install 'cadenza[site]'\n" in printed.read_text()
-                assert "Operator" not in printed.read_text()
+                status, body = serving.get("/")
+                assert (status, "pip install 'cadenza[site]'" in body) == (404, True)
+                assert not re.search("Pages|Operator", printed.read_text())
             finally:
                 process.terminate()
                 assert process.wait(END_S) == 0

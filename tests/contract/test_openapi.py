@@ -26,11 +26,11 @@ from tests.account import open_account
 from tests.contract.agent import WEATHER
 from tests.loopback import STOP, Cut, Json, LoopbackUpstream, Sse, Status, chunk, completion, said, usage_chunk
 from tests.openapi import Document, contents, read_document
+from tests.parts.site.web.operators import account_id_of, make_operator
 from tests.raw_client import MESSAGES, RawClient, Reply
 from tests.schemas import COMPLETION, ERROR, MODEL_LIST, USAGE_CHUNK, Schema
 from tests.service import Service
 from tests.visitor import Seen, Visitor
-from tests.web.operators import account_id_of, make_operator
 
 CHAT = ("POST", "/v1/chat/completions")
 MESSAGE = ("POST", "/v1/messages")

@@ -19,8 +19,8 @@ from cadenza.core.tokens import OUTPUT_TOKENS_MIN
 from cadenza.fleet.presence import USUAL_BOUNDS
 from cadenza.gateway.billing import DEFAULT_ALLOWANCE_TOKENS
 from cadenza.gateway.gateway import BODY_BYTES_MAX
+from cadenza.gateway.message_parts import FILES_MAX as ATTACHED_MAX
 from cadenza.gateway.messages import CALLS_MAX, PARTS_MAX
-from cadenza.gateway.parts import FILES_MAX as ATTACHED_MAX
 from cadenza.gateway.slots import SLOT_WAIT_S
 from cadenza.gateway.tools import TOOLS_MAX
 from cadenza.gateway.unknown_keys import LOOK_UPS_OF_ONE_ADDRESS

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from cadenza.core.retention import USUAL_LIMITS
+from cadenza.core.retention_limits import USUAL_LIMITS
 from cadenza.store.privacy import with_table
 from tests.docs.markdown import ROOT
 

@@ -21,7 +21,7 @@ from tests.fleet.ports import free_port
 from tests.migrated import run_aside, with_store
 from tests.postgres import OWNER, TEMPLATE, Postgres, find_programs, postgres_folder, run_as_owner
 from tests.processes import children
-from tests.service import EMAIL, PASSWORD, now_ms, wait_until
+from tests.service import EMAIL, now_ms, wait_until
 
 CONNECT_S = 30.0
 STORE_WAIT_S = 60.0
@@ -63,7 +63,7 @@ class Cluster(Postgres):
     def fill_template(self) -> None:
         async def fill(store: Store) -> None:
             await migrate(store)
-            await create_account(store, EMAIL, PASSWORD, 0, "forte", now_ms())
+            await create_account(store, EMAIL, 0, "forte", now_ms())
 
         self.execute(f"CREATE DATABASE {TEMPLATE}")
         run_aside(lambda: with_store(self.url(TEMPLATE), fill))

@@ -20,7 +20,7 @@ from cadenza.store.address import open_store
 from cadenza.store.migrate import migrate
 from tests.load import ConnectionPool, TimedReply
 from tests.postgres import running_postgres
-from tests.service import EMAIL, PASSWORD, Service
+from tests.service import EMAIL, Service
 from tests.service_config import classes_spec
 
 ADDRESSES = 1000
@@ -107,7 +107,7 @@ async def fill(url: str) -> list[str]:
     """Make an account with keys in a new store."""
     store, now_ms = open_store(url), time.time_ns() // 1_000_000
     await migrate(store)
-    await create_account(store, EMAIL, PASSWORD, 0, "forte", now_ms)
+    await create_account(store, EMAIL, 0, "forte", now_ms)
     made = [await create_key(store, await get_owner(store, EMAIL), KeyOrder("test"), now_ms) for _ in range(GOOD_KEYS)]
     await store.close()
     return [key for key, _ in made]

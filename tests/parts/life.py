@@ -95,11 +95,17 @@ def serve(log: Path) -> tuple[int, int]:
     raise AssertionError(log.read_text())
 
 
+def password() -> list[str]:
+    """How an account gets one, if a part wants it."""
+    [part] = (part for part in PARTS if "account create" in part.commands)
+    return ["--password-stdin"] if part.is_installed else []
+
+
 def live(upstream: str, names: str) -> None:
     """Start, pay, ask, look, revoke, check, stop."""
     Path("cadenza.toml").write_text(CONFIG.format(upstream))
     cadenza("migrate")
-    cadenza("account", "create", EMAIL, "--credit", "5", "--password-stdin", given="correct horse battery staple\n")
+    cadenza("account", "create", EMAIL, "--credit", "5", *password(), given="correct horse battery staple\n")
     key = cadenza("key", "create", "--account", EMAIL).split()[-1]
     pid, port = serve(Path("log"))
     try:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 
 import pytest
 
-from cadenza.control.classes import ClassRules, PromotionOrder, RollbackOrder, adopt, promote, roll_back
+from cadenza.control.class_changes import ClassRules, PromotionOrder, RollbackOrder, adopt, promote, roll_back
 from cadenza.core.classes import ClassVersion
 from cadenza.core.records import Operator, Route
 from cadenza.store.address import open_store

@@ -7,7 +7,7 @@ from typing import cast
 import msgspec
 import pytest
 
-from cadenza.control.classes import (
+from cadenza.control.class_changes import (
     ClassRules,
     PromotionOrder,
     RollbackOrder,

@@ -11,9 +11,9 @@ import pytest
 from sqlalchemy import text
 
 from cadenza.control.account.erasure import begin_erasure, erase_account, finish_erasures
-from cadenza.control.retention import RetentionKeeper
+from cadenza.control.retention_keeper import RetentionKeeper
 from cadenza.core.records import COMMAND_LINE, Operator
-from cadenza.core.retention import RetentionLimits
+from cadenza.core.retention_limits import RetentionLimits
 from cadenza.core.spans import DAY_MS
 from cadenza.ledger import idempotency_keys
 from cadenza.observe import make_log

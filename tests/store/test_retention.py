@@ -3,10 +3,10 @@
 import asyncio
 import io
 
-from cadenza.control.retention import TURN_MS, Removed, RetentionKeeper
+from cadenza.control.retention_keeper import TURN_MS, Removed, RetentionKeeper
 from cadenza.core.chat import new_completion_id
 from cadenza.core.records import Operator, Usage
-from cadenza.core.retention import RetentionLimits
+from cadenza.core.retention_limits import RetentionLimits
 from cadenza.core.spans import DAY_MS
 from cadenza.observe import make_log
 from cadenza.parts.site.tables import links
@@ -15,7 +15,7 @@ from cadenza.parts.site.tables.links import Link
 from cadenza.parts.site.tables.sessions import Session
 from cadenza.store.schema import audit_events, sessions, usage
 from cadenza.store.store import Store, StoreRefused
-from cadenza.store.tables import retention
+from cadenza.store.tables import expired_rows
 from cadenza.store.tables.audit_events import AuditEvent, add
 from tests.store.moves import finish, fund, make_hold, opened, take
 from tests.store.rows import DOLLAR_NANO, NOW_MS, rows_of, run_sql
@@ -56,7 +56,7 @@ async def test_what_is_older_than_the_limits_goes(store: Store) -> None:
     kept = {(row.event, row.account_id) for row in await rows_of(store, audit_events)}
     assert kept == {("key.day31", None), ("key.day29", "acct_a")}
     assert [row.started_at for row in await rows_of(store, usage)] == [NOW_MS - 39 * DAY_MS]
-    states, oldest = await retention.read_states(store), await retention.read_oldest(store)
+    states, oldest = await expired_rows.read_states(store), await expired_rows.read_oldest(store)
     assert states["usage"].kept_from == NOW_MS - NOW_MS % DAY_MS - 40 * DAY_MS
     assert (oldest["sessions"], oldest["usage"]) == (NOW_MS - 4 * DAY_MS, NOW_MS - 39 * DAY_MS)
 

@@ -55,6 +55,7 @@ NO_CONTENT = {
         "core.breaker",
         "core.classes",
         "core.config_keys",
+        "core.orders",
         "core.email",
     ),
     *("core.money", "core.prices", "core.rates", "core.records", "core.shares"),

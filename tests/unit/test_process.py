@@ -1,9 +1,10 @@
-"""Settings of a process: how much memory its limits leave it, and which errors mean that it is exhausted."""
+"""Settings of a process: how much memory and CPU time its limits leave it, and which errors mean that memory is out."""
 
 import ctypes
 import resource
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from cadenza.process import (
     QUIET_CONNECTIONS,
     QUIET_LOOKS,
     RESERVE_BYTES,
+    cpu_quotas,
     group_limits,
     is_exhausted,
     memory_room,
@@ -181,3 +183,57 @@ def room_of_another(root: Path, *limits: str, processes: int = 1) -> str:
     program = PRINT_ROOM.format(processes=processes, root=root)
     command = ["prlimit", *(limits or ("--as=unlimited",)), sys.executable, "-c", program]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+V1 = "7:memory:/pod\n4:cpu,cpuacct:/pod\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "quotas"),
+    [
+        ({}, []),
+        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "150000 100000\n"}, [1.5]),
+        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "max 100000\n"}, []),
+        ({"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/b/cpu.max": "200000 100000\n"}, [2.0]),
+        (
+            {
+                "proc/self/cgroup": "0::/a/b\n",
+                "sys/fs/cgroup/a/b/cpu.max": "400000 100000\n",
+                "sys/fs/cgroup/a/cpu.max": "300000 100000\n",
+            },
+            [4.0, 3.0],
+        ),
+        (
+            {
+                "proc/self/cgroup": V1,
+                "sys/fs/cgroup/cpu/pod/cpu.cfs_quota_us": "250000\n",
+                "sys/fs/cgroup/cpu/pod/cpu.cfs_period_us": "100000\n",
+            },
+            [2.5],
+        ),
+        (
+            {
+                "proc/self/cgroup": V1,
+                "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "100000\n",
+                "sys/fs/cgroup/cpu/cpu.cfs_period_us": "50000\n",
+            },
+            [2.0],
+        ),
+        (
+            {
+                "proc/self/cgroup": V1,
+                "sys/fs/cgroup/cpu/pod/cpu.cfs_quota_us": "-1\n",
+                "sys/fs/cgroup/cpu/pod/cpu.cfs_period_us": "100000\n",
+            },
+            [],
+        ),
+        ({"proc/self/cgroup": "nonsense\n0::\n", "sys/fs/cgroup/cpu.max": "1 0\n"}, []),
+    ],
+    ids=["none", "v2", "v2 max", "v2 nested", "v2 parent", "v1", "v1 container", "v1 max", "nonsense"],
+)
+def test_cpu_quotas_of_control_groups(tmp_path: Path, files: Mapping[str, str], quotas: list[float]) -> None:
+    """Quotas are read from cgroup v2 and v1, of the process's own group and of the groups above it."""
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content)
+    assert cpu_quotas(tmp_path) == quotas

@@ -35,7 +35,6 @@ SECTIONS = {
             "connect.connect",
             "Print the settings that connect CLIENT to this service, with a new key in them.",
         ),
-        "token": ("tokens.tokens", "Access tokens, with which scripts use the platform API."),
     },
     "Money": {
         "usage": (

@@ -1,33 +1,23 @@
-"""cadenza account: create, list, credit, correct, what an operator changes, links, export and erase."""
+"""cadenza account: create, list, credit, correct, what an operator changes, export and erase."""
 
 import sys
 from pathlib import Path
-from typing import Literal
 
 import click
 
-from cadenza import parts
 from cadenza.config import Settings
 from cadenza.control.account.accounts import (
-    create_account,
     get_account,
     list_accounts,
-    remove_second_factors,
     resume_account,
     set_class,
-    set_operator,
-    set_password,
     suspend_account,
 )
 from cadenza.control.account.erasure import erase_account
 from cadenza.control.account.export import archive_name, write_to
 from cadenza.control.money.credit import correct_credit
 from cadenza.core.money import format_dollars, parse_dollars
-from cadenza.core.records import COMMAND_LINE, DEFAULT_CLASS
-from cadenza.parts.site.settings import PlatformSettings
-from cadenza.parts.site.sign_in.links import make_operator_link, print_link
-from cadenza.parts.site.sign_in.sign_up import invite as make_invitation
-from cadenza.parts.site.tables.links import LinkKind
+from cadenza.core.records import COMMAND_LINE
 from cadenza.terminal.configured import read_store, settings_option, usable_class, with_store
 from cadenza.terminal.console import (
     AmountCommand,
@@ -42,14 +32,12 @@ from cadenza.terminal.console import (
 )
 from cadenza.terminal.credit import credit_options, give
 from cadenza.terminal.lazy import LazyGroup
+from cadenza.terminal.new_account import create, create_options
 from cadenza.terminal.new_files import new_file
 
 COLUMNS = ("email", "state", "class", "balance", "granted", "held", "debt", "created_at", "id")
 
-LINKS = {"reset": "an hour", "verify": "3 days", "invite": "7 days", "operator": "24 hours"}  # how long they work
-
 email_argument = click.argument("email")
-password_option = click.option("--password-stdin", is_flag=True, help="Read the password from standard input.")
 
 
 @click.group(cls=LazyGroup, places={}, words="account")
@@ -57,31 +45,11 @@ def accounts() -> None:
     """Accounts and their credit."""
 
 
-@accounts.command()
-@email_argument
-@click.option("--credit", metavar="DOLLARS", default="0.00", show_default=True, help="Opening credit, in dollars.")
-@click.option(
-    "--class",
-    "preferred_class",
-    metavar="CLASS",
-    show_default=DEFAULT_CLASS,
-    help="The class that 'auto' means for this account.",
-)
-@password_option
-@reference_option
-@settings_option
-def create(
-    email: str, credit: str, preferred_class: str | None, password_stdin: bool, reference: str, settings: Settings
-) -> None:
-    """Create an account. The password is read from a prompt."""
-    credit_nano = parse_dollars(credit)
-    class_id = usable_class(settings, preferred_class)
-    password = _read_password(from_stdin=password_stdin)
-    account = with_store(
-        settings, lambda store: create_account(store, email, password, credit_nano, class_id, now_ms(), reference)
-    )
-    say(f"Created {account.email} with {format_dollars(account.balance_nano)} dollars of credit.")
-    say(f"Create a key for it: cadenza key create --account {account.email}")
+@accounts.command("create")
+@create_options
+def create_(email: str, credit: str, preferred_class: str | None, reference: str, settings: Settings) -> None:
+    """Create an account."""
+    create(settings, email, credit, preferred_class, reference)
 
 
 @accounts.command("list")
@@ -134,40 +102,6 @@ def correct(email: str, amount: str, reason: str, reference: str, settings: Sett
     say(f"The balance is {format_dollars(done.balance_nano)} dollars.")
 
 
-@accounts.command()
-@email_argument
-@click.option("--remove", is_flag=True, help="Make it an ordinary account again.")
-@settings_option
-def operator(email: str, remove: bool, settings: Settings) -> None:
-    """Make an account an operator's. It sees the operator pages of the web application."""
-    account = with_store(
-        settings, lambda store: set_operator(store, email, COMMAND_LINE, now_ms(), is_operator=not remove)
-    )
-    say(f"{account.email} is {'an ordinary account' if remove else 'an operator'} now.")
-
-
-@accounts.command()
-@email_argument
-@password_option
-@click.option(
-    "--remove-second-factor",
-    is_flag=True,
-    help="Keep the password, and remove authenticator app, passkeys and recovery codes instead.",
-)
-@settings_option
-def password(email: str, password_stdin: bool, remove_second_factor: bool, settings: Settings) -> None:
-    """Set the password of an account. Every browser is signed out of it, and its access tokens are revoked."""
-    if remove_second_factor:
-        account = with_store(settings, lambda store: remove_second_factors(store, email, COMMAND_LINE, now_ms()))
-        say(f"{account.email} signs in with its password alone now.")
-        return
-    given = _read_password(from_stdin=password_stdin)
-    done = with_store(settings, lambda store: set_password(store, email, given, COMMAND_LINE, now_ms()))
-    say(f"The password of {done.account.email} is set, and every browser is signed out of it.")
-    if done.consequences:
-        say(done.consequences)
-
-
 @accounts.command("class")
 @email_argument
 @click.argument("class_id", metavar="CLASS")
@@ -195,38 +129,6 @@ def resume(email: str, settings: Settings) -> None:
     """End the suspension of an account."""
     account = with_store(settings, lambda store: resume_account(store, email, COMMAND_LINE, now_ms()))
     say(f"{account.email} is not suspended any more.")
-
-
-@accounts.command()
-@click.argument("kind", type=click.Choice(list(LINKS)))
-@click.argument("email", default="")
-@settings_option
-def link(kind: Literal[LinkKind, "operator"], email: str, settings: Settings) -> None:
-    """Print a link that resets the password of an account, verifies its address, or invites to create one.
-
-    An invitation without EMAIL is for anybody. The kind operator makes the account of the first operator.
-    """
-    if kind not in ("invite", "operator") and not email:
-        raise click.UsageError(f"A link of the kind {kind} needs EMAIL.")
-    if site := parts.find(parts.PAGES):
-        site.require()  # it leads to one
-    if kind == "invite" and PlatformSettings.given_in(settings).sign_up == "closed":
-        raise ValueError('Sign-up is closed: set sign_up = "invite" in [platform] of the config, and restart.')
-    if kind == "operator":
-        made = with_store(settings, lambda store: make_operator_link(store, now_ms()))
-        if made is None:
-            raise ValueError("There is an operator already. 'cadenza account operator EMAIL' makes another one.")
-        path = made
-    elif kind == "invite":
-        path = with_store(settings, lambda store: make_invitation(store, email, COMMAND_LINE, now_ms()))
-    else:
-        path = with_store(settings, lambda store: print_link(store, email, kind, COMMAND_LINE, now_ms()))
-    base_url = settings.site_url
-    if base_url is None:
-        base_url = f"http://127.0.0.1:{settings.server.port}"
-        say("The config has no base_url in [platform], so this link is for a browser on this machine.")
-    click.echo(base_url + path)
-    say(f"It works once, within {LINKS[kind]}. Only its reader should see it.")
 
 
 @accounts.command()
@@ -264,13 +166,6 @@ def erase(email: str, yes: bool, settings: Settings) -> None:
     say(f"Forfeited: {format_dollars(erased.forfeited_nano)} dollars.")
     if erased.leaves_log:
         say("Another program reads the store: until the service stops, its file *-wal may have what was erased.")
-
-
-def _read_password(*, from_stdin: bool) -> str:
-    if from_stdin:
-        return sys.stdin.readline().rstrip("\r\n")
-    no_terminal = "There is no terminal to ask for the password: send it with --password-stdin."
-    return ask("Password", no_terminal, is_secret=True, is_new=True)
 
 
 def _confirm_address(email: str) -> str:

@@ -1,14 +1,12 @@
 """The start of `cadenza serve`: take the port, open the store, print the screen, log one line, then serve.
 
 A port that is taken and a config with mistakes are found before anything is created. The first start on the built-in
-default creates a demo account; its key and password are printed once and stored only as hashes. While there is neither
-an operator nor an account but that one, each start prints a new link that makes the first operator. These secrets are
-printed only if standard output is a terminal: otherwise they would stay in the journal of systemd, or in the log of a
-container. Then they are not made, and the screen names the commands that make them.
+default creates a demo account; its key is printed once and stored only as a hash. Such secrets are printed only if
+standard output is a terminal: otherwise they would stay in the journal of systemd, or in the log of a container. Then
+they are not made, and the screen names the commands that make them. Parts add lines of their own.
 """
 
 import os
-import secrets
 import signal
 import socket
 import sys
@@ -24,7 +22,7 @@ import uvloop
 from cadenza import parts
 from cadenza.app import WORKERS_FOLDER, App, log_replaced
 from cadenza.config import ConfigError, Settings
-from cadenza.config.classes import resolve_classes
+from cadenza.config.class_records import resolve_classes
 from cadenza.config.kinds import BUILT_IN, OF_PARTS, kind_of
 from cadenza.control.account.accounts import create_account, find_accounts, get_owner
 from cadenza.control.class_versions import ServingProcess
@@ -35,7 +33,6 @@ from cadenza.core.money import NANO_PER_DOLLAR, format_dollars
 from cadenza.core.records import DEFAULT_CLASS
 from cadenza.observe import Log, catch_strays, make_log
 from cadenza.observe.worker_metrics import workers_folder
-from cadenza.parts.site.sign_in.links import make_operator_link
 from cadenza.process import protect_memory, refused_limits
 from cadenza.server.server import bind, serve_one
 from cadenza.server.workers import Workers
@@ -43,7 +40,7 @@ from cadenza.store.address import open_store
 from cadenza.store.sqlite.lost_commits import find_lost_commits
 from cadenza.store.store import Store
 from cadenza.store.tables.accounts import AccountsFound
-from cadenza.terminal.checks import OfferModel
+from cadenza.terminal.checks import Lines, OfferModel, StartFacts
 from cadenza.terminal.configured import command_to_paste, load_config, say_backup
 from cadenza.terminal.console import now_ms, say
 
@@ -59,9 +56,9 @@ class Prepared(msgspec.Struct, frozen=True):
 
     accounts: AccountsFound
     has_new_demo: bool  # a first start created the demo account
-    demo: tuple[str, str] | None  # its password and key, for a terminal
-    operator_path: str | None  # of the link that makes the first operator, for a terminal
+    key: str | None  # of the demo account, for a terminal
     classes: dict[str, ClassState]  # what is served
+    lines: Lines  # of parts
 
 
 def start(config: str | None, host: str | None, port: int | None) -> None:
@@ -92,7 +89,8 @@ def run_service(settings: Settings, host: str, port: int) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the service can reload
     log = make_log()
     catch_strays(log)
-    _print_screen(settings, _base_url(listener), uvloop.run(_prepare(settings, log, at_terminal=sys.stdout.isatty())))
+    base_url = _base_url(listener)
+    _print_screen(settings, base_url, uvloop.run(_prepare(settings, base_url, log, at_terminal=sys.stdout.isatty())))
     log.info("starting", **start_facts(settings, listener))
     if refused := refused_limits():
         log.warning("the system refuses limits of a process", limits=refused)
@@ -135,68 +133,50 @@ def _bind(host: str, port: int) -> socket.socket:
         ) from None
 
 
-async def _prepare(settings: Settings, log: Log, *, at_terminal: bool) -> Prepared:
-    """Open the store; create the demo account if the built-in default has no account, and the operator's link."""
+async def _prepare(settings: Settings, base_url: str, log: Log, *, at_terminal: bool) -> Prepared:
+    """Open the store; create the demo account if the built-in default has no account."""
     store = open_store(settings.store.url)
     if store.path and (lost := find_lost_commits(store.path)):
         log.error("the store has lost commits", reason=lost.reason, todo=lost.todo)
     try:
         await prepare_store(store, say_backup)
-        found, demo, path = await find_accounts(store, besides=DEMO_EMAIL), None, None
-        has_new_demo = not (found.has_any or settings.source)
-        if has_new_demo:
-            demo = await _make_demo(store, with_key=at_terminal)
+        found, key = await find_accounts(store, besides=DEMO_EMAIL), None
+        demo = None if found.has_any or settings.source else DEMO_EMAIL
+        if demo:
+            key = await _make_demo(store, with_key=at_terminal)
         classes = await resolve_classes(store, settings, ServingProcess(replaced=partial(log_replaced, log)))
-        if at_terminal and not found.has_others and has_pages():
-            path = await make_operator_link(store, now_ms())
-        return Prepared(found, has_new_demo, demo, path, classes)
+        begun = StartFacts(
+            settings=settings, store=store, base_url=base_url, accounts=found, demo=demo, at_terminal=at_terminal
+        )
+        lines = [line for part in parts.having("screen") for line in await part.load("screen").screen(begun)]
+        return Prepared(found, demo is not None, key, classes, lines)
     finally:
         await store.close()
 
 
-async def _make_demo(store: Store, *, with_key: bool) -> tuple[str, str] | None:
-    """The password and the key, if there is one."""
-    password = secrets.token_urlsafe(12)
-    await create_account(store, DEMO_EMAIL, password, DEMO_CREDIT_NANO, DEFAULT_CLASS, now_ms())
+async def _make_demo(store: Store, *, with_key: bool) -> str | None:
+    """The key, if it has one."""
+    await create_account(store, DEMO_EMAIL, DEMO_CREDIT_NANO, DEFAULT_CLASS, now_ms())
     if not with_key:
         return None
     key, _ = await create_key(store, await get_owner(store, DEMO_EMAIL), KeyOrder("demo"), now_ms())
-    return password, key
+    return key
 
 
 def _print_screen(settings: Settings, base_url: str, found: Prepared) -> None:
-    pages, key = settings.site_url or base_url.removesuffix("/v1"), "$CADENZA_API_KEY"
-    accounts, is_installed = found.accounts, has_pages()
-    lines = [
-        ("Pages", f"{pages}/" + (f"   (sign in as {DEMO_EMAIL})" if found.has_new_demo else "")),
-        ("API", base_url),
-        *_model_lines(settings, found.classes),
-        *(line for part in parts.having("screen") for line in part.load("screen").screen(settings)),
-    ]
-    command = partial(command_to_paste, settings.source)
+    lines = [("API", base_url), *_model_lines(settings, found.classes)]
+    command, key = partial(command_to_paste, settings.source), found.key or "$CADENZA_API_KEY"
     credit = f"{DEMO_EMAIL}, with {format_dollars(DEMO_CREDIT_NANO)} dollars of credit"
-    if found.demo:
-        password, key = found.demo
-        lines += [("Account", f"{credit}; password {password}"), ("Key", f"{key}   (shown only this once)")]
-    elif found.has_new_demo:
-        lines.append(("Account", f"{credit}; to set its password: {command(f'account password {DEMO_EMAIL}')}"))
-        lines.append(("Key", f"none yet; to create one: {command(f'key create --account {DEMO_EMAIL}')}"))
-    elif accounts.has_any:
+    if found.has_new_demo:
+        create = f"none yet; to create one: {command(f'key create --account {DEMO_EMAIL}')}"
+        lines += [("Account", credit), ("Key", f"{found.key}   (shown only this once)" if found.key else create)]
+    elif found.accounts.has_any:
         lines.append(("Key", f"to create a new one: {command('key create --account EMAIL')}"))
         lines.append(("Accounts", command("account list")))
     else:
         lines.append(("Account", f"none yet; to create one: {command('account create EMAIL --credit 5.00')}"))
-    if not is_installed:
-        lines[0] = ("Pages", "not installed; to install them: pip install 'cadenza[site]'")
-    elif found.operator_path:
-        lines.append(("Operator", f"{pages}{found.operator_path}   (makes the operator's account, once, for 24 hours)"))
-    elif not accounts.has_operator and accounts.has_others:
-        lines.append(("Operator", f"none yet; to make an account one: {command('account operator EMAIL')}"))
-    elif not accounts.has_operator:
-        link = command("account link operator")
-        lines.append(("Operator", f"none yet; to print a link that makes one, once: {link}"))
     click.echo("\nCadenza is running. Press Ctrl-C to stop it.\n")
-    for name, text in lines:
+    for name, text in [*lines, *found.lines]:
         click.echo(f"  {name:<9} {text}")
     click.echo(
         f"\n  Try it:\n"
@@ -224,11 +204,6 @@ def _base_url(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     reachable = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 compared, not bound
     return f"http://{_bracketed(reachable)}:{port}/v1"
-
-
-def has_pages() -> bool:
-    site = parts.find(parts.PAGES)
-    return bool(site and site.is_installed)
 
 
 def _bracketed(host: str) -> str:

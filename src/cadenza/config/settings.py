@@ -45,7 +45,7 @@ from cadenza.core.config_keys import (
 from cadenza.core.errors import ExpectedError
 from cadenza.core.money import Price
 from cadenza.core.records import CONTEXT_TOKENS_MAX, OUTPUT_TOKENS_MAX, RetentionBy, Route
-from cadenza.core.retention import RetentionLimits
+from cadenza.core.retention_limits import RetentionLimits
 from cadenza.upstreams.dialects import DIALECTS
 
 DEFAULT_PRICES = MappingProxyType(
@@ -89,35 +89,42 @@ class NoModel(ConfigError):
         )
 
 
-# A key is one line.
+# A key is one line, or two with its sentence.
 # fmt: off
 class ServerSettings(ConfigTable, frozen=True):
     host: Annotated[str, "the address to listen on"] = "127.0.0.1"
     port: Annotated[int, whole(0, 65_535), "0 for any free one"] = 8080
     workers: Annotated[int, whole(1, 64), "processes; each has its own embedded model and limits"] = 1
     drain_s: Annotated[float, above_zero(), "how long streams may run on after SIGTERM"] = 30.0
-    trusted_proxies: Annotated[tuple[str, ...], NETWORKS, "whose X-Forwarded-For is believed: addresses and networks"] = ("127.0.0.1", "::1")
+    trusted_proxies: Annotated[tuple[str, ...], NETWORKS,
+        "whose X-Forwarded-For is believed: addresses and networks"] = ("127.0.0.1", "::1")
     metrics_token_env: Annotated[str | None, Variable("the token for /metrics", "METRICS_TOKEN", *ONE_WORD)] = None
     metrics_token: Secret | None = None
 
 
 class StoreSettings(ConfigTable, frozen=True):
-    url: Annotated[Secret, STORE_URL, "a file, or postgresql://user@host/database"] = Secret("sqlite:///./data/cadenza.db")
-    region: Annotated[str | None, Like("ca"), "where accounts and counters are stored, in your words; shown to operators and users"] = None
+    url: Annotated[Secret, STORE_URL,
+        "a file, or postgresql://user@host/database"] = Secret("sqlite:///./data/cadenza.db")
+    region: Annotated[str | None, Like("ca"),
+        "where accounts and counters are stored, in your words; shown to operators and users"] = None
 
 
 class SharedStateSettings(ConfigTable, frozen=True):
-    url: Annotated[Secret, SHARED_URL, "where processes share rates and slots; memory:// is each for itself"] = Secret("memory://")
+    url: Annotated[Secret, SHARED_URL,
+        "where processes share rates and slots; memory:// is each for itself"] = Secret("memory://")
 
 
 class LimitSettings(ConfigTable, frozen=True):
     requests_per_second: Annotated[float, above_zero(), "for each key, smoothed"] = 10.0
     burst: Annotated[int, whole(1), "requests at once, after a pause"] = 20
-    concurrency: Annotated[int, whole(1), "chat requests in flight, over all processes; without Valkey each worker gets an equal part"] = 256
+    concurrency: Annotated[int, whole(1),
+        "chat requests in flight, over all processes; without Valkey each worker gets an equal part"] = 256
 
 
 class ModelSettings(ConfigTable, frozen=True):
-    aliases: Annotated[dict[str, str] | None, ALIASES, Like(dict(DEFAULT_ALIASES), is_off=True), "model names that a class serves, * for any characters, the first that fits; without it, those of the example, for /v1/responses and /v1/messages only"] = None
+    aliases: Annotated[dict[str, str] | None, ALIASES, Like(dict(DEFAULT_ALIASES), is_off=True),
+        "model names that a class serves, * for any characters, the first that fits; without it, those of the "
+        "example, for /v1/responses and /v1/messages only"] = None
 
 
 class CharacterSettings(ConfigTable, frozen=True):
@@ -132,22 +139,31 @@ class CharacterSettings(ConfigTable, frozen=True):
 class PriceSettings(ConfigTable, frozen=True):
     input_nano: Annotated[int | None, PRICE, Like("0.10"), "of the prompt"] = field(default=None, name="input")
     output_nano: Annotated[int | None, PRICE, Like("0.21"), "of the answer"] = field(default=None, name="output")
-    cached_input_nano: Annotated[int | None, PRICE, Like("0.02"), "without it, cached tokens cost as much as input; mezzo has a default"] = field(default=None, name="cached_input")
+    cached_input_nano: Annotated[int | None, PRICE, Like("0.02"),
+        "without it, cached tokens cost as much as input; mezzo has a "
+        "default"] = field(default=None, name="cached_input")
 
 
 class ProviderSettings(ConfigTable, frozen=True):
     """Serves models. `authorities` are the certificates in `ca_file`. `proxy` comes from the environment."""
 
-    kind: Annotated[str, KIND, Like("openai"), 'required: any OpenAI-compatible endpoint; "embedded": SmolLM2 on llama.cpp, on this machine'] = ""
-    retention: Annotated[str, zero(RETENTION_RULE), Like("zero"), "required: you state that the provider retains no data"] = ""
+    kind: Annotated[str, KIND, Like("openai"),
+        'required: any OpenAI-compatible endpoint; "embedded": SmolLM2 on llama.cpp, on this machine'] = ""
+    retention: Annotated[str, zero(RETENTION_RULE), Like("zero"),
+        "required: you state that the provider retains no data"] = ""
     base_url: Annotated[str | None, ADDRESS, Like("https://api.acme.example/v1"), "of an endpoint; it needs one"] = None
     api_key_env: Annotated[str | None, Variable("the provider's key", "ACME_API_KEY", *SENDABLE)] = None
-    api_key_file: Annotated[Path | None, Contents("api_key", *SENDABLE), Like("acme.key", is_off=True), "or the file with it, read again at a reload"] = None
-    dialect: Annotated[str, one_of(*DIALECTS), Like("plain"), "what this upstream wants differently; by default the host tells"] = ""
-    api_version: Annotated[str | None, VERSION, Like("2024-10-21", is_off=True), "of Azure, for a base_url that does not end in /v1"] = None
-    ca_file: Annotated[Path | None, Contents("authorities"), Like("our-ca.pem", is_off=True), "trust these certificate authorities, in PEM, instead of the system's; read again at a reload"] = None
+    api_key_file: Annotated[Path | None, Contents("api_key", *SENDABLE), Like("acme.key", is_off=True),
+        "or the file with it, read again at a reload"] = None
+    dialect: Annotated[str, one_of(*DIALECTS), Like("plain"),
+        "what this upstream wants differently; by default the host tells"] = ""
+    api_version: Annotated[str | None, VERSION, Like("2024-10-21", is_off=True),
+        "of Azure, for a base_url that does not end in /v1"] = None
+    ca_file: Annotated[Path | None, Contents("authorities"), Like("our-ca.pem", is_off=True),
+        "trust these certificate authorities, in PEM, instead of the system's; read again at a reload"] = None
     insecure: Annotated[bool, "allow http:// to a public host, unencrypted"] = False
-    model_path: Annotated[Path | None, EXISTING_FILE, Like("model.gguf", is_off=True), "another GGUF file; only for the embedded model"] = None
+    model_path: Annotated[Path | None, EXISTING_FILE, Like("model.gguf", is_off=True),
+        "another GGUF file; only for the embedded model"] = None
     name: str = ""
     api_key: Secret | None = None
     authorities: str | None = None
@@ -177,7 +193,8 @@ class ProviderSettings(ConfigTable, frozen=True):
 
 class TimeoutSettings(ConfigTable, frozen=True):
     connect_s: Annotated[float, above_zero(), "to connect"] = 5.0
-    first_token_s: Annotated[float | None, above_zero(), Like(60), "to the first token; 60 without it, 300 for the embedded model"] = None
+    first_token_s: Annotated[float | None, above_zero(), Like(60),
+        "to the first token; 60 without it, 300 for the embedded model"] = None
     idle_s: Annotated[float, above_zero(), "each pause after it"] = 60.0
     total_s: Annotated[float, above_zero(), "the whole reply"] = 3600.0
 
@@ -187,23 +204,31 @@ class CandidateSettings(ConfigTable, frozen=True):
 
     provider: Annotated[str, Like("acme"), "required: its name in [providers]"] = ""
     model: Annotated[str | None, Like("acme-large"), "its name there; the embedded model needs none"] = None
-    context_tokens: Annotated[int | None, whole(1, CONTEXT_TOKENS_MAX), Like(200_000), "the window of the model; 128,000 without it, 8,192 for the embedded model"] = None
-    max_output_tokens: Annotated[int | None, whole(1, OUTPUT_TOKENS_MAX), Like(32_000), "16,384 without it, 4,096 for the embedded model, which stops at 256 if max_tokens is not sent"] = None
-    continues: Annotated[bool, "true: it can continue an answer that another route began"] = field(default=False, name="continue")
+    context_tokens: Annotated[int | None, whole(1, CONTEXT_TOKENS_MAX), Like(200_000),
+        "the window of the model; 128,000 without it, 8,192 for the embedded model"] = None
+    max_output_tokens: Annotated[int | None, whole(1, OUTPUT_TOKENS_MAX), Like(32_000),
+        "16,384 without it, 4,096 for the embedded model, which stops at 256 if max_tokens is not sent"] = None
+    continues: Annotated[bool,
+        "true: it can continue an answer that another route began"] = field(default=False, name="continue")
     system: Annotated[Literal["one", "each"], '"each": leading system messages are sent separately, not as one'] = "one"
     reasoning: Annotated[Literal["pass", "drop"], '"drop": reasoning goes neither to the client nor back'] = "pass"
     retention: Annotated[Literal["zero"] | None, zero('must be exactly "zero"'), Like("zero"), "goes with `by`"] = None
-    by: Annotated[RetentionBy | None, Like("contract"), '"contract" by default; "api": the provider\'s API must enforce zero retention'] = None
+    by: Annotated[RetentionBy | None, Like("contract"),
+        '"contract" by default; "api": the provider\'s API must enforce zero retention'] = None
     always_send_max_tokens: Annotated[bool, "true: max_tokens is sent even if the client gave none"] = False
-    max_tokens_field: Annotated[Literal["", "max_tokens", "max_completion_tokens"], one_of("max_tokens", "max_completion_tokens"), Like("max_tokens"), "its name upstream; by default the dialect's"] = ""
+    max_tokens_field: Annotated[Literal["", "max_tokens", "max_completion_tokens"],
+        one_of("max_tokens", "max_completion_tokens"), Like("max_tokens"),
+        "its name upstream; by default the dialect's"] = ""
     vision: Annotated[bool, "true: it takes images"] = False
     audio: Annotated[bool, "true: it takes audio"] = False
     files: Annotated[bool, "true: it takes files, with tools; without tools files are read here"] = False
     omit: Annotated[tuple[str, ...], FIELD_NAMES, Like(["seed"]), "fields of a request that it is not sent"] = ()
-    passes: Annotated[tuple[str, ...], PASSED_NAMES, Like(["top_k", "min_p"]), "fields that the service does not know, and it is sent"] = field(default=(), name="pass")
+    passes: Annotated[tuple[str, ...], PASSED_NAMES, Like(["top_k", "min_p"]),
+        "fields that the service does not know, and it is sent"] = field(default=(), name="pass")
     fields: Annotated[str, JSON_FIELDS, Like({"top_k": 40}), "further fields of every request"] = ""
     timeouts: Annotated[TimeoutSettings, "in seconds"] = TimeoutSettings()
-    cost_input: Annotated[int | None, PRICE, Like("0.80"), "what the provider charges you for the prompt; never charged to accounts"] = None
+    cost_input: Annotated[int | None, PRICE, Like("0.80"),
+        "what the provider charges you for the prompt; never charged to accounts"] = None
     cost_output: Annotated[int | None, PRICE, Like("2.40"), "of the answer; goes with cost_input"] = None
     cost_cached: Annotated[int | None, PRICE, Like("0.20"), "without it, cached tokens cost as much as input"] = None
 
@@ -227,7 +252,8 @@ class RouteSettings(CandidateSettings, frozen=True):
 
 
 class GateSettings(GateLimits, frozen=True, kw_only=True):
-    suite: Annotated[Path | None, EXISTING_FILE, Like("forte.jsonl", is_off=True), "the suite of verdicts; without it, the starter suite"] = None
+    suite: Annotated[Path | None, EXISTING_FILE, Like("forte.jsonl", is_off=True),
+        "the suite of verdicts; without it, the starter suite"] = None
 
 
 class AnyClassSettings(ConfigTable, frozen=True, kw_only=True):
@@ -241,7 +267,8 @@ class ClassKeys(AnyClassSettings, frozen=True, kw_only=True):
 
     character: Annotated[CharacterSettings | None, "replaces [character] for this class"] = None
     routes: Annotated[tuple[RouteSettings, ...] | None, "tried in their order"] = None
-    candidates: Annotated[tuple[CandidateSettings, ...], "models that may replace the routes: the same keys, without order and weight"] = ()
+    candidates: Annotated[tuple[CandidateSettings, ...],
+        "models that may replace the routes: the same keys, without order and weight"] = ()
 
 
 class ClassSettings(AnyClassSettings, frozen=True, kw_only=True):
@@ -277,8 +304,10 @@ class ConfigFile(Sections, frozen=True, kw_only=True):
     """The file: `prices` and `classes` are by the id of a class."""
 
     character: Annotated[CharacterSettings, "the system message of the service"] = CharacterSettings()
-    prices: Annotated[dict[str, PriceSettings], "what accounts pay; `cadenza class price` changes them with a date"] = field(default_factory=dict)
-    classes: Annotated[dict[str, ClassKeys], "the classes are mezzo, forte and fortissimo"] = field(default_factory=dict)
+    prices: Annotated[dict[str, PriceSettings],
+        "what accounts pay; `cadenza class price` changes them with a date"] = field(default_factory=dict)
+    classes: Annotated[dict[str, ClassKeys],
+        "the classes are mezzo, forte and fortissimo"] = field(default_factory=dict)
 
 
 class Settings(Sections, frozen=True, kw_only=True):
@@ -292,7 +321,7 @@ class Settings(Sections, frozen=True, kw_only=True):
     source: Path | None
     prices: dict[str, Price]
     classes: dict[str, ClassSettings]
-    costs: dict[str, Price] = field(default_factory=dict)  # by provider/model: what a token costs, where a route says it
+    costs: dict[str, Price] = field(default_factory=dict)  # by provider/model: of a token, where a route says it
     tables: Mapping[str, PartTable] = field(default_factory=dict)  # of parts, by their names in the file
     site_url: str | None = None  # where its pages are, if the file says it
     fault_point: str | None = None

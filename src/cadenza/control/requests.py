@@ -6,24 +6,26 @@ was not plain. None of them has content.
 
 import heapq
 import re
+from typing import Any
 
 import msgspec
 
 from cadenza.control.account.accounts import get_account
 from cadenza.control.keys import find_keys
-from cadenza.control.operator import find_requests
 from cadenza.core.codes import KEY_PREFIX, display_prefix
 from cadenza.core.errors import ControlError, Unknown
 from cadenza.core.faults import describe_fault
-from cadenza.core.formats import dollars_or_none, rfc3339, rfc3339_or_none
+from cadenza.core.formats import dollars_or_none, read_field, rfc3339, rfc3339_or_none
 from cadenza.core.money import format_dollars
 from cadenza.core.records import CLASSES, DISCONNECTED_STATUS, SEARCH, RequestStep
-from cadenza.core.spans import parse_duration_ms
+from cadenza.core.spans import DAY_MS, parse_duration_ms
 from cadenza.ledger import statement
 from cadenza.ledger.statement import ChargeDetails
 from cadenza.observe.health import RULES
 from cadenza.store.store import Store
-from cadenza.store.tables import accounts, keys, request_details
+from cadenza.store.tables import accounts, found_requests, keys, request_details
+from cadenza.store.tables.found_requests import FoundRequest
+from cadenza.store.tables.metered import first_id
 from cadenza.store.tables.request_details import (
     CHARGED,
     UNCHARGED,
@@ -36,6 +38,7 @@ from cadenza.store.tables.request_details import (
 
 TEXT_MAX = 200
 FOUND_MAX = 10
+PAGE = 50
 SHOWN_CLASSES = (*CLASSES, SEARCH)
 STATUS = re.compile(r"[1-5]([0-9]{2}|xx)")
 SCANNED = 1_000  # of the newest requests, for those that are wanted
@@ -75,6 +78,13 @@ CAUSES = {  # the cause of an outcome -> what happened, and what to do
     "charge_unconfirmed": ("The store did not confirm the charge in time.", "Run 'cadenza doctor'."),
     "internal": ("An internal error ended it.", "The log has the places in the code, with the same request id."),
 }
+OF_METERED = {  # the names of a metering row for these fields
+    "input_price": "input",
+    "cached_input_price": "cached_input",
+    "output_price": "output",
+    "is_stream": "stream",
+    "is_estimated": "estimated",
+}
 BEFORE_HOLD = ("slot", "grounded")  # steps that a request reaches before its credit is held
 PASSED_OVER = {
     "full": "it has as many requests as it takes",
@@ -103,7 +113,7 @@ class ChargePart(msgspec.Struct, frozen=True):
     amount_nano: int
 
 
-class OperatorRequest(msgspec.Struct, frozen=True):
+class OperatorRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request. `charged` is negative, and `granted` the part of it that was granted credit.
 
     Prices are in dollars a token. A request that was refused before its credit was held has no completion id, and is
@@ -111,24 +121,24 @@ class OperatorRequest(msgspec.Struct, frozen=True):
     """
 
     completion_id: str | None
-    request_id: str | None
+    request_id: str | None = None
     account_id: str
     email: str
-    key_id: str | None
+    key_id: str | None = None
     created_at: str
     charged: str
-    granted: str | None
-    refunded: str | None
-    class_id: str | None
-    version: int | None
-    provider: str | None
-    model: str | None
-    prompt_tokens: int | None
-    cached_tokens: int | None
-    completion_tokens: int | None
-    input_price: str | None
-    cached_input_price: str | None
-    output_price: str | None
+    granted: str | None = None
+    refunded: str | None = None
+    class_id: str | None = None
+    version: int | None = None
+    provider: str | None = None
+    model: str | None = None
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    completion_tokens: int | None = None
+    input_price: str | None = None
+    cached_input_price: str | None = None
+    output_price: str | None = None
     key_name: str | None = None
     key_prefix: str | None = None
     started_at: str | None = None
@@ -202,8 +212,8 @@ async def _find(store: Store, text: str, now_ms: int) -> list[FoundParts]:
 async def _explain(store: Store, parts: FoundParts) -> OperatorRequest:
     charge, metered, details = parts.charge, parts.metered, parts.details
     one = metered or details
-    account_id, key_id = (one.account_id, one.key_id) if one else (charge.account_id if charge else "", None)
-    account = await accounts.get(store, account_id)
+    account_id = one.account_id if one else charge.account_id if charge else ""
+    account, key_id = await accounts.get(store, account_id), one.key_id if one else None
     [key] = await keys.list_newest(store, "id", key_id, 0, 1) if key_id else [None]
     searches = await request_details.find_searches(store, metered) if metered else []
     ended_at = charge.entry.created_at if charge else details.ended_at if details else 0
@@ -212,46 +222,34 @@ async def _explain(store: Store, parts: FoundParts) -> OperatorRequest:
     status = metered.status if metered else details.status if details else None
     end, advice = _say_end(status, metered, details)
     entry = charge.entry if charge else None
-    return OperatorRequest(
-        completion_id=(metered or details or entry).completion_id,  # type: ignore[union-attr]  # one is there
-        request_id=one.request_id if one else None,
-        account_id=account_id,
-        email=account.email if account else "",
-        key_id=key_id,
-        created_at=rfc3339(ended_at),
-        charged=format_dollars(entry.amount_nano if entry else 0),
-        granted=dollars_or_none(entry.granted_nano if entry else None),
-        refunded=dollars_or_none(entry.refunded_nano if entry else None),
-        class_id=one.class_id or None if one else None,
-        version=one.version if one else None,
-        provider=one.provider if one else None,
-        model=one.model if one else None,
-        prompt_tokens=metered.prompt_tokens if metered else None,
-        cached_tokens=metered.cached_tokens if metered else None,
-        completion_tokens=metered.completion_tokens if metered else None,
-        input_price=dollars_or_none(metered.input_nano if metered else None),
-        cached_input_price=dollars_or_none(metered.cached_input_nano if metered else None),
-        output_price=dollars_or_none(metered.output_nano if metered else None),
-        key_name=key.name if key else None,
-        key_prefix=key.prefix if key else None,
-        started_at=rfc3339_or_none(ended_at - one.duration_ms if one else None),
-        endpoint=details.endpoint if details else "chat",
-        is_stream=metered.stream if metered else None,
-        status=status,
-        cause=details.cause if details else "",
-        end=end,
-        advice=advice,
-        first_byte_ms=one.first_byte_ms if one else None,
-        duration_ms=one.duration_ms if one else None,
-        settle_ms=details.settle_ms if details else None,
-        is_estimated=metered.estimated if metered else False,
-        held=dollars_or_none(metered.held_nano if metered else None),
-        short=dollars_or_none(metered.short_nano or None if metered else None),
-        provider_cost=dollars_or_none(metered.provider_cost_nano if metered else None),
-        searches=format_dollars(sum(search.cost_nano for search in searches)) if searches else None,
-        charge=_charge_parts(metered) if metered else [],
-        steps=_list_steps(one, metered, details) if one else [],
-    )
+    stored = _copy(details) | _copy(metered, **OF_METERED)
+    known = {
+        "completion_id": (metered or details or entry).completion_id,  # type: ignore[union-attr]  # one is there
+        "account_id": account_id,
+        "email": account.email if account else "",
+        "created_at": rfc3339(ended_at),
+        "charged": format_dollars(entry.amount_nano if entry else 0),
+        "granted": dollars_or_none(entry.granted_nano if entry else None),
+        "refunded": dollars_or_none(entry.refunded_nano if entry else None),
+        "class_id": one.class_id or None if one else None,
+        "key_name": key.name if key else None,
+        "key_prefix": key.prefix if key else None,
+        "started_at": rfc3339_or_none(ended_at - one.duration_ms if one else None),
+        "end": end,
+        "advice": advice,
+        "short": dollars_or_none(metered.short_nano or None if metered else None),
+        "searches": format_dollars(sum(search.cost_nano for search in searches)) if searches else None,
+        "charge": _charge_parts(metered) if metered else [],
+        "steps": _list_steps(one, metered, details) if one else [],
+    }
+    return OperatorRequest(**{**stored, **known})
+
+
+def _copy(row: MeteredRequest | StoredDetails | None, **others: str) -> dict[str, Any]:
+    """What a row has of an OperatorRequest, by the names of its fields, or under these."""
+    names = {name: name for name in OperatorRequest.__struct_fields__} | others
+    values = {name: read_field(row, own) for name, own in names.items()}
+    return {name: value for name, value in values.items() if value is not msgspec.UNSET}
 
 
 def _charge_parts(metered: MeteredRequest) -> list[ChargePart]:
@@ -426,3 +424,19 @@ class RequestFollower:
 def _merge(found: list[list[RecentRequest]]) -> list[RecentRequest]:
     """Each kind stays in the order of its numbers, which the store gives; clocks only interleave the kinds."""
     return list(heapq.merge(*found, key=lambda one: one.ended_at))
+
+
+async def find_requests(store: Store, text: str, now_ms: int) -> list[FoundRequest]:
+    """The request with this completion id, or those of the last day with this request id.
+
+    Request ids have no index, so older requests are found by their completion id only; the log has both.
+    """
+    if not is_plain(text):
+        return []
+    start_ms = now_ms - DAY_MS
+    return await found_requests.find_requests(store, text, first_id(start_ms), start_ms, PAGE)
+
+
+def is_plain(text: str) -> bool:
+    """Whether this can be a part of an id or an address. For anything else the store is not asked."""
+    return text.isascii() and text.isprintable()

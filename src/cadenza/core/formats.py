@@ -29,7 +29,7 @@ def read_field(source: object, name: str) -> object:
     A time (`at`, `created_at`, …) becomes RFC 3339; an amount `x` is read from `x_nano` and becomes dollars.
     """
     if hasattr(source, f"{name}_nano"):
-        return format_dollars(getattr(source, f"{name}_nano"))
+        return dollars_or_none(getattr(source, f"{name}_nano"))
     value: object = getattr(source, name, UNSET)
     is_time = name == "at" or name.endswith("_at")
     return rfc3339(value) if is_time and isinstance(value, int) else value

@@ -26,7 +26,7 @@ from cadenza.gateway.gateway import Gateway
 from cadenza.gateway.grounding import GROUNDING_HEADER, read_turned_off, with_able_routes
 from cadenza.gateway.large.bodies import LargeBodies
 from cadenza.gateway.large.weight import Steps, TooManySteps, is_light
-from cadenza.gateway.parts import with_files
+from cadenza.gateway.message_parts import with_files
 from cadenza.gateway.relay import ReplyHead, StreamRelay, WholeRelay
 from cadenza.gateway.request import ApiRequest, RequestRecord
 from cadenza.gateway.slots import wait_for_slot

@@ -12,7 +12,7 @@ from cadenza.core.content import Content
 from cadenza.core.errors import InvalidRequest
 from cadenza.core.message_json import RAW_FIELDS
 from cadenza.gateway.large.weight import Steps
-from cadenza.gateway.parts import MessagePart, check_part
+from cadenza.gateway.message_parts import MessagePart, check_part
 from cadenza.gateway.tools import NOTHING, CallFields, ToolFields, restore_upstream_ids
 
 PARTS_MAX = 16_384  # of all messages together

@@ -17,6 +17,7 @@ from cadenza.core.mistakes import describe_mistake
 from cadenza.core.records import OUTPUT_TOKENS_MAX
 from cadenza.gateway.extra_fields import read_extra_fields
 from cadenza.gateway.large.weight import LIGHT_BYTES, UNBOUNDED, Steps, check_surrogates
+from cadenza.gateway.message_parts import NOTHING_ATTACHED, find_attached
 from cadenza.gateway.messages import (
     CUSTOM_TOOLS,
     SentMessage,
@@ -25,7 +26,6 @@ from cadenza.gateway.messages import (
     is_truthy,
     to_upstream,
 )
-from cadenza.gateway.parts import NOTHING_ATTACHED, find_attached
 from cadenza.gateway.tools import NOTHING, ToolFields, check_choice, check_tools
 
 T = TypeVar("T")

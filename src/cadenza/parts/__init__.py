@@ -85,6 +85,35 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
 PARTS = (
     Part(
+        name="site",
+        packages=(
+            *(
+                "argon2",
+                "cryptography",
+                "jinja2",
+                "latex2mathml",
+                "markdown_it",
+                "nh3",
+                "pygments",
+                "segno",
+                "starlette",
+            ),
+            "webauthn",
+        ),
+        owns=("[platform]", PAGES),
+        commands={
+            "account create": "Create an account.",
+            "account operator": "Make an account an operator's.",
+            "account password": "Set the password of an account.",
+            "account link": "Print a link that resets the password of an account, verifies its address, or invites to "
+            "create one.",
+            "token": "Access tokens, with which scripts use the platform API.",
+        },
+        heading="Accounts and keys",
+        has=frozenset({"settings", "run", "commands", "checks", "screen", "cases"}),
+        is_default=True,
+    ),
+    Part(
         name="postgres",
         packages=("asyncpg",),
         owns=("postgresql:", "postgres:"),
@@ -173,16 +202,6 @@ PARTS = (
         },
         heading="Maintain",
         has=frozenset({"commands"}),
-    ),
-    Part(
-        name="site",
-        packages=(
-            *("cryptography", "jinja2", "latex2mathml", "markdown_it", "nh3", "pygments", "segno", "starlette"),
-            "webauthn",
-        ),
-        owns=("[platform]", PAGES),
-        has=frozenset({"settings", "run", "checks", "cases"}),
-        is_default=True,
     ),
 )
 

@@ -27,11 +27,11 @@ from tests.account import Account, forte_nano, run_command
 from tests.loopback import LoopbackUpstream
 from tests.parts.payments.charge_list import ChargeList, listing_charges
 from tests.parts.payments.local_stripe import SECRET_KEY, STRIPE_TOML, WEBHOOK_SECRET, make_event, send_event
+from tests.parts.site.web.operators import account_id_of, make_operator
 from tests.service import CREDIT_NANO, Service, wait_until
 from tests.service_config import classes_spec
 from tests.store.rows import sum_up_file
 from tests.visitor import Seen, Visitor
-from tests.web.operators import account_id_of, make_operator
 
 DOLLAR_NANO = 10**9
 ACCOUNTS = 40

@@ -10,10 +10,10 @@ import pytest
 
 from cadenza.control.money.refunds import refund_request
 from cadenza.control.money.statement import check_ledger, export_statement, key_overview, sum_entries, usage_overview
-from cadenza.control.retention import RetentionKeeper
+from cadenza.control.retention_keeper import RetentionKeeper
 from cadenza.core.money import Price
 from cadenza.core.records import COMMAND_LINE, SEARCH, Cap, Usage
-from cadenza.core.retention import RetentionLimits
+from cadenza.core.retention_limits import RetentionLimits
 from cadenza.core.spans import ALWAYS, DAY_MS, Span, month_span
 from cadenza.core.usage_report import Counters, GroupBy, day_name, sum_counters
 from cadenza.ledger import credit

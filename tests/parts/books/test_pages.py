@@ -15,10 +15,10 @@ from cadenza.parts.books.margin import MARGIN_GROUPS
 from tests.account import run_command
 from tests.cli import a_month
 from tests.loopback import LoopbackUpstream
+from tests.parts.site.web.operators import make_operator
 from tests.service import PASSWORD, Service, wait_until
 from tests.service_config import RouteSpec, ServiceSpec
 from tests.visitor import Visitor, signed_in
-from tests.web.operators import make_operator
 
 OCTOBER = "range=&from=2025-10-01&to=2025-10-31"
 BILL = """Day;Model;Requests;Input tokens;Output tokens;Cost

@@ -10,10 +10,10 @@ from click.testing import CliRunner, Result
 from cadenza.cli import app
 from tests.loopback import Good, LoopbackUpstream
 from tests.loopback.replies import Request, Step
+from tests.parts.site.web.operators import make_operator
 from tests.service import CREDIT_NANO, Service
 from tests.service_config import RouteSpec, ServiceSpec
 from tests.visitor import signed_in
-from tests.web.operators import make_operator
 
 CASES = 12
 TAGS = ("sums", "words")

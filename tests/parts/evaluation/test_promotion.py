@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from cadenza.control.classes import PromotionOrder, get_situation, list_history, list_versions, promote
+from cadenza.control.class_changes import PromotionOrder, get_situation, list_history, list_versions, promote
 from cadenza.core.classes import GateLimits
 from cadenza.core.errors import ControlError
 from cadenza.core.records import Operator

@@ -2,9 +2,9 @@
 
 from tests.contract.conftest import account, api, api_as, async_client, backup, client, protocol
 from tests.fault.conftest import deploy, rig, shared_rig
+from tests.parts.site.web.conftest import email, operator, other, stranger, visitor
 from tests.store.conftest import databases, make_url, postgres, store, url
 from tests.unit.gateway.conftest import funded
-from tests.web.conftest import email, operator, other, stranger, visitor
 
 # fmt: off
 __all__ = [

@@ -5,9 +5,11 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
+from cadenza.config.checks import Secret
 from cadenza.parts.grounding.search.engines.base import Engine
 from cadenza.parts.grounding.search.engines.build import ENGINE_TIME, build_web_engine
-from cadenza.parts.grounding.search.records import EngineFailed, EngineName, Hit, SearchOptions
+from cadenza.parts.grounding.search.records import EngineFailed, Hit
+from cadenza.parts.grounding.settings import EngineName, SearchSettings
 from tests.unit.http.peer import Peer, Script
 from tests.unit.http.raw_client import WAIT_S
 
@@ -39,7 +41,7 @@ def reply(body: bytes, status: str = "200 OK", content_type: str = "application/
 
 def engine_at(name: EngineName, url: str, timeout_s: float = WAIT_S, proxy: str | None = None) -> Engine:
     """An engine that is given so much time for a search."""
-    settings = SearchOptions(name, url, KEY, proxy, timeout_s=timeout_s / ENGINE_TIME)
+    settings = SearchSettings(engine=name, url=url, api_key=Secret(KEY), proxy=proxy, timeout_s=timeout_s / ENGINE_TIME)
     return build_web_engine(settings)
 
 

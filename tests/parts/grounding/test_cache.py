@@ -123,7 +123,7 @@ async def test_bytes_are_bounded(clock: SecondsClock, engine: ScriptedEngine) ->
         await cache.search(engine, str(number), 5)
         assert 0 < cache.size_bytes <= bounds.bytes_max
     assert 2 <= len(cache) <= 6
-    engine.hits = [Hit("https://a.example/", "T", "S", "x" * 30_000)]
+    engine.hits = [Hit("https://a.example/", "T", "x" * 30_000)]
     assert len(await cache.search(engine, "large", 5)) == 1
     assert 2 <= len(cache) <= 6
     cache.clear()

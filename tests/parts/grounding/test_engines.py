@@ -5,7 +5,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from cadenza.parts.grounding.search.records import EngineName, Hit, SearchOptions
+from cadenza.config.checks import Secret
+from cadenza.parts.grounding.search.records import Hit
+from cadenza.parts.grounding.settings import EngineName, SearchSettings
 from tests.parts.grounding.engine_peer import KEY, NAMES, QUERY, answer, asking, engine_at, hits_of, reply, result
 from tests.unit.http.peer import Peer, always, responding
 
@@ -114,5 +116,5 @@ async def test_query_of_nothing(name: EngineName) -> None:
 def test_secrets_are_not_shown() -> None:
     """The representation of a choice has neither the key nor an address."""
     proxy = "http://user:secret@proxy.example:3128"
-    settings = SearchOptions("brave", "https://gateway.example", KEY, proxy)
+    settings = SearchSettings(engine="brave", url="https://gateway.example", api_key=Secret(KEY), proxy=proxy)
     assert not [text for text in ("gateway", KEY, "secret") if text in repr(settings)]

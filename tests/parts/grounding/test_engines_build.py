@@ -6,7 +6,8 @@ import pytest
 
 from cadenza.parts.grounding.search.engines import base
 from cadenza.parts.grounding.search.engines.build import EngineProbe, probe
-from cadenza.parts.grounding.search.records import EngineFailed, EngineName
+from cadenza.parts.grounding.search.records import EngineFailed
+from cadenza.parts.grounding.settings import EngineName
 from tests.parts.grounding.engine_peer import NAMES, answer, asking, reply, result
 from tests.parts.grounding.scripted_engine import ScriptedEngine
 from tests.unit.http.peer import always, responding

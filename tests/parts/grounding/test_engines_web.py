@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cadenza.parts.grounding.search.engines.web import plain_text
-from cadenza.parts.grounding.search.records import EngineFailed, EngineName
+from cadenza.parts.grounding.search.records import EngineFailed
+from cadenza.parts.grounding.settings import EngineName
 from tests.parts.grounding.engine_peer import (
     NAMES,
     QUERY,

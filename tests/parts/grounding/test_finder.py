@@ -19,10 +19,10 @@ from cadenza.parts.grounding.search.pages.addresses import Network
 from cadenza.parts.grounding.search.pages.client import FetchLimits
 from cadenza.parts.grounding.search.pages.fetch import PageFetcher
 from cadenza.parts.grounding.search.records import (
-    SearchOptions,
     SearchRequest,
     UnreadPage,
 )
+from cadenza.parts.grounding.settings import SearchSettings
 from tests.parts.grounding.engine_peer import engine_at, reply
 from tests.parts.grounding.fetch_site import HOST, LOOPBACK, NOT_FOUND, PATIENT, Names, page
 from tests.parts.grounding.scripted_engine import ScriptedEngine
@@ -32,7 +32,7 @@ from tests.unit.upstreams.clock import Clock
 
 ASKED = ["Who won the Vuelta in 2026? Search the web."]
 ROOM = 2_000
-OPTIONS = SearchOptions("searxng", timeout_s=WAIT_S)
+OPTIONS = SearchSettings(engine="searxng", timeout_s=WAIT_S)
 
 
 def article(text: str, title: str = "A title") -> bytes:
@@ -248,8 +248,8 @@ def test_sources_fit_the_tokens() -> None:
     assert fitting(sources, 10) == []
 
 
-def test_passages_of_one_document_are_one_source() -> None:
-    """They are joined, so that each number that an answer cites is one document."""
-    [joined] = fitting([Source("local:a", "a", "one"), Source("local:a", "a", "two")], 500)
-    assert joined.text == "one\n\n[…]\n\ntwo"
-    assert fitting([Source("local:a", "a", "")], 500) == []
+def test_a_page_is_one_source() -> None:
+    """Two addresses may lead to one page: each number that an answer cites is another one. Without text it is none."""
+    first, second = Source("https://a.example", "a", "one"), Source("https://a.example", "A", "two")
+    assert fitting([first, second], 500) == [first]
+    assert fitting([Source("https://a.example", "a", "")], 500) == []

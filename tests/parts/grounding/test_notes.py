@@ -4,13 +4,13 @@ import asyncio
 
 import pytest
 
-from cadenza.control.account.accounts import choose, preferences_of
 from cadenza.control.account.erasure import erase_account
 from cadenza.core.errors import ControlError, Unknown
 from cadenza.core.records import CLASSES, COMMAND_LINE, Owner
 from cadenza.fleet.presence import USUAL_BOUNDS
 from cadenza.parts.grounding.note_rows import OwnedNote, texts_of
 from cadenza.parts.grounding.notes import NOTES_MAX, add_note, change_note, list_notes, remove_note
+from cadenza.parts.site.accounts import choose, preferences_of
 from cadenza.store.schema import accounts
 from cadenza.store.store import Store
 from cadenza.store.tables import audit_events, keys

@@ -6,6 +6,9 @@ import pytest
 
 from cadenza.config import load_settings
 from cadenza.parts.grounding.screen import screen
+from cadenza.store.address import open_store
+from cadenza.store.tables.accounts import AccountsFound
+from cadenza.terminal.checks import StartFacts
 
 
 @pytest.mark.parametrize(
@@ -16,7 +19,15 @@ from cadenza.parts.grounding.screen import screen
         ("attachments = false\nmemory = false\nsearch = false\n", "turned off in the config"),
     ],
 )
-def test_screen_says_what_grounding_has(tmp_path: Path, toml: str, shown: str) -> None:
+async def test_screen_says_what_grounding_has(tmp_path: Path, toml: str, shown: str) -> None:
     """What is turned off is not named."""
     (tmp_path / "cadenza.toml").write_text(f"[grounding]\n{toml}")
-    assert screen(load_settings(None, {}, tmp_path)) == [("Grounding", shown)]
+    begun = StartFacts(
+        settings=load_settings(None, {}, tmp_path),
+        store=open_store(f"sqlite:///{tmp_path}/cadenza.db"),
+        base_url="",
+        accounts=AccountsFound(False, False, False),
+        demo=None,
+        at_terminal=False,
+    )
+    assert await screen(begun) == [("Grounding", shown)]

@@ -11,12 +11,12 @@ import pytest
 from cadenza.core.money import parse_dollars
 from cadenza.core.records import Cap
 from tests.loopback import LoopbackUpstream, Status
+from tests.parts.site.web.chat_client import ChatClient, event_of
 from tests.raw_client import RawClient, Reply
 from tests.scripted_searxng import ScriptedSearxng, running_searxng
 from tests.service import CREDIT_NANO, Service, wait_until
 from tests.service_config import RouteSpec, ServiceSpec
 from tests.visitor import Visitor
-from tests.web.chat_client import ChatClient, event_of
 
 PRICE_NANO = 5_000_000
 PER_DAY = 3

@@ -19,7 +19,7 @@ LEVELS = {"info", "warning", "error", "critical", "exception", "log"}
 # Facts that a call expands: where, and the fields that they have.
 EXPANDED = {
     "cli/start.py": {"address", "config", "pid", "store", "version", "workers"},
-    "control/retention.py": {"audit_events", "links", "sessions", "usage"},
+    "control/retention_keeper.py": {"audit_events", "links", "sessions", "usage"},
     "parts/grounding/search/engines/guard.py": {"open_s"},
 }
 NAMED_EVENTS = {

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 from cadenza.cli.doctor.installation import ask_store, check_installation, has_other_store
-from cadenza.cli.doctor.retention import check_retention, describe_retention
+from cadenza.cli.doctor.kept_rows import check_retention, describe_retention
 from cadenza.cli.running_service import NoAnswer, NotRunning, address_of, read_service
 from cadenza.clock import now_ms
 from cadenza.config import Settings

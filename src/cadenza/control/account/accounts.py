@@ -1,17 +1,14 @@
-"""Accounts: create, list, what operators change of them, and the preferences of their owners.
+"""Accounts: create, list, and what operators change of them.
 
-Passwords are hashed with argon2id, in a thread and never inside a transaction. Every change is in the audit log, and
+An account has no password unless a part gives it one: then its hash is empty. Every change is in the audit log, and
 takes effect with the next request, in every process.
 """
 
-import asyncio
 import re
 import secrets
-from collections.abc import Callable, Collection
-from typing import get_args
+from collections.abc import Callable
 
 import msgspec
-from argon2 import PasswordHasher
 
 from cadenza.control.money.idempotency import make_command
 from cadenza.core.errors import ControlError, Unknown
@@ -19,11 +16,9 @@ from cadenza.core.money import format_dollars
 from cadenza.core.records import CLASSES, COMMAND_LINE, DEFAULT_CLASS, Actor, Operator, Owner
 from cadenza.fleet.changes import make_change
 from cadenza.ledger import credit
-from cadenza.parts.site.sign_in.passwords import clean_password
-from cadenza.parts.site.tables import access_tokens, links, second_factors, sessions, site_secrets
 from cadenza.store.store import Store, StoreRefused, Transaction
-from cadenza.store.tables import accounts, audit_events, keys
-from cadenza.store.tables.accounts import Account, AccountsFound, Preferences, Theme
+from cadenza.store.tables import accounts, audit_events, sign_in
+from cadenza.store.tables.accounts import Account, AccountsFound
 from cadenza.store.tables.audit_events import AuditEvent
 
 EMAIL_CHARS_MAX = 254
@@ -35,62 +30,35 @@ class NewAccount(msgspec.Struct, frozen=True):
     """An account to be created. `verified_at` is when its address was verified."""
 
     email: str
-    password_hash: str
+    password_hash: str = ""
     credit_nano: int = 0
     preferred_class: str = DEFAULT_CLASS
     verified_at: int | None = None
     is_operator: bool = False
 
 
-class PasswordSet(msgspec.Struct, frozen=True):
-    """A new password: how many access tokens it revoked, and what still works without it."""
-
-    account: Account
-    revoked_tokens: int
-    active_tokens: int
-    active_keys: int
-
-    @property
-    def detail(self) -> str:
-        """For the audit log."""
-        return f"access tokens revoked: {self.revoked_tokens}" if self.revoked_tokens else ""
-
-    @property
-    def consequences(self) -> str:
-        """For the owner. Empty if there were neither tokens nor keys."""
-        sentences = (
-            _say_count(self.revoked_tokens, "access token was revoked", "access tokens were revoked"),
-            _say_count(self.active_tokens, "access token still works", "access tokens still work"),
-            _say_count(self.active_keys, "API key still works", "API keys still work"),
-        )
-        return " ".join(filter(None, sentences))
-
-
 async def create_account(  # noqa: PLR0913, PLR0917 one command
     store: Store,
     email: str,
-    password: str,
     credit_nano: int,
     preferred_class: str,
     now_ms: int,
     reference: str = "",
+    password_hash: str = "",
 ) -> Account:
     """Create an account from the command line, with its opening grant, in one transaction. Idempotent by reference."""
     normal = require_email(email)
     check_class(preferred_class)
     if not 0 <= credit_nano < credit.BALANCE_NANO_LIMIT:
         raise ControlError(f"Opening credit is from zero to less than {format_dollars(credit.BALANCE_NANO_LIMIT)}.")
-    password_hash = await asyncio.to_thread(PasswordHasher().hash, clean_password(password, normal))
     new = NewAccount(normal, password_hash, credit_nano, preferred_class)
     command = make_command(COMMAND_LINE, "account.create", (normal, credit_nano), reference)
 
     def create(tx: Transaction) -> Account:
         claim = command.claim(tx, now_ms)
         if claim.earlier:
-            raise ControlError(
-                f"With this reference, {normal} was created before, with the password that was given then. "
-                "Nothing was changed now."
-            )
+            password = ", with the password that was given then" if password_hash else ""
+            raise ControlError(f"With this reference, {normal} was created before{password}. Nothing was changed now.")
         return add_account(tx, new, COMMAND_LINE, now_ms) if claim.is_new else find_account(tx, normal)
 
     try:
@@ -121,27 +89,11 @@ def add_account(tx: Transaction, new: NewAccount, by: Operator | None, now_ms: i
     return find_account(tx, new.email)
 
 
-async def set_operator(store: Store, email: str, by: Operator, now_ms: int, *, is_operator: bool) -> Account:
-    """Give or take the operator role. Only the command line may take it from the last operator."""
-
-    def change(tx: Transaction, account: Account) -> None:
-        if is_operator and account.suspended_at is not None:
-            raise ControlError(f"{account.email} is suspended. Resume the account first.")
-        if not is_operator and by != COMMAND_LINE and accounts.lock_operators(tx) <= {account.id}:
-            raise ControlError(f"{account.email} is the last operator. Make another account an operator first.")
-        accounts.change(tx, account.id, is_operator=is_operator)
-        if is_operator:
-            site_secrets.remove_operator_link(tx)
-
-    event = AuditEvent(now_ms, by, "account.operator" if is_operator else "account.ordinary")
-    return await _change(store, email, event, change)
-
-
 async def set_class(store: Store, email: str, class_id: str, by: Operator, now_ms: int) -> Account:
     """Choose the class that `auto` means, from the next request on."""
     check_class(class_id)
     event = AuditEvent(now_ms, by, "account.class", detail=class_id)
-    return await _change(
+    return await change_account(
         store, email, event, lambda tx, account: accounts.change(tx, account.id, preferred_class=class_id)
     )
 
@@ -154,54 +106,20 @@ async def suspend_account(store: Store, email: str, by: Operator, now_ms: int) -
             how = f": cadenza account operator {account.email} --remove" if by == COMMAND_LINE else ""
             raise ControlError(f"{account.email} is an operator. Take the role away first{how}.")
         accounts.change(tx, account.id, suspended_at=account.suspended_at or now_ms)
-        sessions.remove_all(tx, account.id)
-        links.remove_all(tx, account.id)
+        sign_in.end_sessions(tx, account.id)
+        sign_in.remove_links(tx, account.id)
 
-    return await _change(store, email, AuditEvent(now_ms, by, "account.suspend"), change)
+    return await change_account(store, email, AuditEvent(now_ms, by, "account.suspend"), change)
 
 
 async def resume_account(store: Store, email: str, by: Operator, now_ms: int) -> Account:
     event = AuditEvent(now_ms, by, "account.resume")
-    return await _change(store, email, event, lambda tx, account: accounts.change(tx, account.id, suspended_at=None))
+    return await change_account(
+        store, email, event, lambda tx, account: accounts.change(tx, account.id, suspended_at=None)
+    )
 
 
-async def remove_second_factors(store: Store, email: str, by: Operator, now_ms: int) -> Account:
-    """For an owner who has lost them all: remove app, recovery codes and passkeys."""
-
-    def change(tx: Transaction, account: Account) -> None:
-        second_factors.remove_totp(tx, account.id)
-        second_factors.remove_codes(tx, account.id)
-        second_factors.remove_passkeys(tx, account.id)
-
-    return await _change(store, email, AuditEvent(now_ms, by, "second_factor.remove"), change)
-
-
-async def set_password(store: Store, email: str, password: str, by: Operator, now_ms: int) -> PasswordSet:
-    """Give an account a new password. All its sessions and links end, and its access tokens are revoked."""
-    password_hash = await asyncio.to_thread(PasswordHasher().hash, clean_password(password, email))
-
-    def change(tx: Transaction) -> PasswordSet:
-        account = find_account(tx, email)
-        done = replace_password(tx, account, password_hash, now_ms)
-        sessions.remove_all(tx, account.id)
-        audit_events.add(tx, AuditEvent(now_ms, by, "account.password", account.id, detail=done.detail))
-        return done
-
-    return await make_change(store, change)
-
-
-def replace_password(
-    tx: Transaction, account: Account, password_hash: str, now_ms: int, *, revokes_tokens: bool = True
-) -> PasswordSet:
-    """Set the hash and end all links; the caller ends sessions. API keys stay, because programs depend on them."""
-    accounts.change(tx, account.id, password_hash=password_hash)
-    links.remove_all(tx, account.id)
-    revoked = access_tokens.revoke_all(tx, account.id, now_ms) if revokes_tokens else 0
-    active_keys, _ = keys.count(tx, account.id, now_ms, now_ms)
-    return PasswordSet(account, revoked, access_tokens.count_active(tx, account.id, now_ms), active_keys)
-
-
-async def _change(
+async def change_account(
     store: Store, email: str, event: AuditEvent, change: Callable[[Transaction, Account], None]
 ) -> Account:
     """Change an account, and add the event to the audit log."""
@@ -282,30 +200,3 @@ def require_email(email: str) -> str:
 def check_class(preferred_class: str) -> None:
     if preferred_class not in CLASSES:
         raise ControlError(f"{preferred_class!r} is not a class: choose one of {', '.join(CLASSES)}.")
-
-
-def preferences_of(account: Account) -> Preferences:
-    return Preferences(
-        account.preferred_class, account.theme, account.uses_search, account.uses_memory, account.shows_cost
-    )
-
-
-async def choose(
-    store: Store, owner: Owner, account: Account, chosen: Preferences, usable_classes: Collection[str], now_ms: int
-) -> Preferences:
-    check_class(chosen.preferred_class)
-    if chosen.preferred_class not in {*usable_classes, account.preferred_class}:
-        raise ControlError(f"The class {chosen.preferred_class} is not offered here.")
-    if chosen.theme not in get_args(Theme):
-        raise ControlError("A theme is system, light or dark.")
-
-    def change(tx: Transaction) -> None:
-        accounts.change(tx, owner.account_id, **msgspec.structs.asdict(chosen))
-        audit_events.add(tx, AuditEvent(now_ms, owner, "account.preferences", owner.account_id))
-
-    await make_change(store, change)
-    return chosen
-
-
-def _say_count(count: int, one: str, many: str) -> str:
-    return f"{count:,} {one if count == 1 else many}." if count else ""

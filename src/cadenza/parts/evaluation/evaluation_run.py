@@ -10,9 +10,9 @@ import msgspec
 
 from cadenza.config import Settings
 from cadenza.config.build import build_upstreams
-from cadenza.config.classes import class_rules, find_candidate, known_cost, resolve_classes, served_version
+from cadenza.config.class_records import class_rules, find_candidate, known_cost, resolve_classes, served_version
 from cadenza.config.kinds import kind_of
-from cadenza.control.classes import ClassRules, name_routes
+from cadenza.control.class_changes import ClassRules, name_routes
 from cadenza.core.attempts import EVALUATION, AttemptCounts
 from cadenza.core.classes import ClassVersion
 from cadenza.core.money import format_dollars

@@ -4,7 +4,7 @@ do next about a class.
 
 import msgspec
 
-from cadenza.control.classes import ClassRules, Gate, Judge, Judgement
+from cadenza.control.class_changes import ClassRules, Gate, Judge, Judgement
 from cadenza.core.classes import ClassState, ClassVersion
 from cadenza.core.errors import ControlError
 from cadenza.core.formats import rfc3339

@@ -50,7 +50,7 @@ async def delete_note_by_command(fixture: RetentionFixture, canary: Canary) -> N
 async def erase(fixture: RetentionFixture, canary: Canary) -> None:
     """Erase another account, with a note."""
     email, now_ms = f"{canary.word}@audit.invalid", clock.now_ms()
-    made = await create_account(fixture.store, email, canary.word[::-1], 0, DEFAULT_CLASS, now_ms)
+    made = await create_account(fixture.store, email, 0, DEFAULT_CLASS, now_ms)
     await add_note(fixture.store, made.owner, canary.text, now_ms)
     await erase_account(fixture.store, email, COMMAND_LINE, now_ms)
 

@@ -1,7 +1,6 @@
 """What `cadenza doctor` finds out about the search engine of the config."""
 
 from cadenza.config import Settings
-from cadenza.parts.grounding.run import search_options
 from cadenza.parts.grounding.search.engines.build import build_web_engine, probe
 from cadenza.parts.grounding.settings import GroundingSettings
 from cadenza.terminal.checks import Check, Checks
@@ -13,7 +12,7 @@ async def check_search(settings: Settings) -> list[Check]:
         return [Check("search", "ok", "off: the config names no engine")]
     if search.api_key_env and not search.api_key:
         return [Check("search", "warning", f"{search.engine} was not asked: its key is not set")]
-    engine = build_web_engine(search_options(search))
+    engine = build_web_engine(search)
     try:
         found = await probe(engine)
     finally:

@@ -3,16 +3,12 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import msgspec
-
 from cadenza.config import Settings
-from cadenza.core.retention import USUAL_LIMITS, RetentionLimits
 from cadenza.parts.grounding.gather import Gatherer
 from cadenza.parts.grounding.grounder import ChatGrounder
 from cadenza.parts.grounding.metrics import GroundingMetrics
-from cadenza.parts.grounding.search.records import SearchOptions
 from cadenza.parts.grounding.search.web_search import WebSearch
-from cadenza.parts.grounding.settings import GroundingSettings, SearchSettings
+from cadenza.parts.grounding.settings import GroundingSettings
 from cadenza.service import Run, Service
 
 
@@ -36,15 +32,10 @@ async def ground(service: Service) -> AsyncIterator[None]:
 
 def build_grounder(service: Service, settings: Settings, metrics: GroundingMetrics) -> ChatGrounder:
     given, gateway = GroundingSettings.given_in(settings), service.gateway
-    options = None if given.search.engine == "off" else search_options(given.search, settings.retention)
-    search = WebSearch(options, service.observer) if options else None
+    is_off = given.search.engine == "off"
+    search = None if is_off else WebSearch(given.search, settings.retention, service.observer)
     gatherer = Gatherer(service.store, service.observer, metrics, search)
     return ChatGrounder(gatherer, gateway.ledger, gateway.rates, files=given.attachments, memory=given.memory)
-
-
-def search_options(given: SearchSettings, limits: RetentionLimits = USUAL_LIMITS) -> SearchOptions:
-    options = msgspec.convert(given, SearchOptions, from_attributes=True)
-    return msgspec.structs.replace(options, kept_s=limits.search_result_s, pages_kept_s=limits.page_s)
 
 
 run: Run = ground

@@ -1,12 +1,11 @@
 """The line of grounding on the start screen: its sources that are on."""
 
-from cadenza.config import Settings
 from cadenza.parts.grounding.settings import GroundingSettings
-from cadenza.terminal.checks import Screen
+from cadenza.terminal.checks import Lines, Screen, StartFacts
 
 
-def describe(settings: Settings) -> list[tuple[str, str]]:
-    given = GroundingSettings.given_in(settings)
+async def describe(start: StartFacts) -> Lines:
+    given = GroundingSettings.given_in(start.settings)
     on = [name for name, is_on in (("files", given.attachments), ("memory", given.memory)) if is_on]
     if given.search.engine != "off":
         on.append(f"web search by {given.search.engine}")

@@ -1,4 +1,4 @@
-"""`[grounding]` and `[grounding.search]` in the config. Without a table, files and notes are used, and there is no search."""
+"""`[grounding]` and `[grounding.search]` in the config. Without a table files and notes are used, and no search."""
 
 from collections.abc import Iterable
 from typing import Annotated, Literal, Self
@@ -10,23 +10,28 @@ from cadenza.config.checks import ADDRESS, NETWORKS, Secret
 from cadenza.config.reader import ConfigReader, PartTable
 from cadenza.config.settings import NO_PLAIN_HTTP, SENDABLE, Settings, is_public_http
 from cadenza.core.config_keys import DOLLARS, ConfigTable, Like, Switch, Variable, above_zero, whole
+from cadenza.core.content import Content
 
 ENGINE_URLS = {"brave": "https://api.search.brave.com", "tavily": "https://api.tavily.com"}
+EngineName = Literal["searxng", "brave", "tavily"]
 
 
-# A key is one line.
+# A key is one line, or two with its sentence.
 # fmt: off
-class SearchSettings(ConfigTable, frozen=True):
+class SearchSettings(Content, ConfigTable, frozen=True):
     """The engine of web search."""
 
-    engine: Annotated[Literal["searxng", "brave", "tavily", "off"], Like("searxng"), "without a table, none is asked"] = "off"
+    engine: Annotated[Literal[EngineName, "off"], Like("searxng"), "without a table, none is asked"] = "off"
     url: Annotated[str | None, ADDRESS, Like("http://127.0.0.1:8888"), "of your SearXNG; the others have one"] = None
     api_key_env: Annotated[str | None, Variable("the key of the search engine", "BRAVE_API_KEY", *SENDABLE)] = None
     max_results: Annotated[int, whole(1, 20), "results that are quoted, at most"] = 5
     timeout_s: Annotated[float, above_zero(60), "a search that takes longer is left out"] = 6.0
-    price_nano: Annotated[int, DOLLARS, Like("0.005"), "dollars for one search, charged to the account"] = field(default=0, name="price")
-    searches_per_day: Annotated[int, whole(1, 1_000_000), "of one account: the burst, and the number that is added in a day"] = 1000
-    allow_networks: Annotated[tuple[str, ...], NETWORKS, Like(["10.20.0.0/16"]), "private addresses whose pages may be read; by default none"] = ()
+    price_nano: Annotated[int, DOLLARS, Like("0.005"),
+        "dollars for one search, charged to the account"] = field(default=0, name="price")
+    searches_per_day: Annotated[int, whole(1, 1_000_000),
+        "of one account: the burst, and the number that is added in a day"] = 1000
+    allow_networks: Annotated[tuple[str, ...], NETWORKS, Like(["10.20.0.0/16"]),
+        "private addresses whose pages may be read; by default none"] = ()
     api_key: Secret | None = None
     proxy: str | None = None  # to the engine, from the environment
     given: frozenset[str] = frozenset()  # the keys that the file has
@@ -45,7 +50,8 @@ class SearchSettings(ConfigTable, frozen=True):
 class GroundingSettings(PartTable, frozen=True):
     attachments: Annotated[bool, "files in messages are read"] = True
     memory: Annotated[bool, "the notes of the account are used"] = True
-    search: Annotated[SearchSettings, Switch("engine"), "`search = false` in [grounding] turns it off"] = SearchSettings()
+    search: Annotated[SearchSettings, Switch("engine"),
+        "`search = false` in [grounding] turns it off"] = SearchSettings()
     # fmt: on
 
     def completed(self, reader: ConfigReader) -> Self:

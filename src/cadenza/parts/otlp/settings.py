@@ -14,10 +14,11 @@ HEADER = r" *[A-Za-z0-9-]+=(?! )[ -+\--~]+"  # without a comma
 HEADERS = (f"{HEADER}(,{HEADER})*", "the value must be headers like: authorization=Bearer TOKEN,x-tenant=1")
 
 
-# A key is one line.
+# A key is one line, or two with its sentence.
 # fmt: off
 class ObserveSettings(PartTable, frozen=True):
-    otlp_url: Annotated[str, ADDRESS, Like("http://127.0.0.1:4318"), "an OpenTelemetry collector; /v1/traces and /v1/metrics are added"]
+    otlp_url: Annotated[str, ADDRESS, Like("http://127.0.0.1:4318"),
+        "an OpenTelemetry collector; /v1/traces and /v1/metrics are added"]
     sample: Annotated[float, FRACTION, "the share of requests that is traced"] = 0.01
     headers_env: Annotated[str | None, Variable("the headers for the collector", "OTLP_HEADERS", *HEADERS)] = None
     headers: Secret | None = None

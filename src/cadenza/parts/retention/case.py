@@ -80,6 +80,7 @@ class PartAudit(msgspec.Struct, frozen=True):
 
     Each of `chats`, requests of a protocol with bodies by the place, is sent whole and as a stream; the first body is
     plain, and that of "tool" has one.
+    `prepare` is called with the accounts of the audit, before the service starts.
     `private` gets the user's tables of the part, what secrets and notes go to, and the address of the upstream.
     """
 
@@ -87,3 +88,4 @@ class PartAudit(msgspec.Struct, frozen=True):
     kept: Mapping[str, set[str]] = {}
     chats: Mapping[str, tuple[str, Mapping[str, Fields]]] = {}
     private: Callable[[Table, PrivateConfig, str], Table] | None = None
+    prepare: Callable[[RetentionFixture], Awaitable[None]] | None = None

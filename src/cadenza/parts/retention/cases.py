@@ -30,9 +30,8 @@ from cadenza.parts.retention.case import (
     RetentionFixture,
     chat,
     send_case,
-    site,
 )
-from cadenza.parts.retention.client import FORM, JSON
+from cadenza.parts.retention.client import JSON
 from cadenza.parts.retention.config import CONCURRENCY
 from cadenza.parts.retention.places import LOG, TRACES
 from cadenza.parts.retention.upstream import (
@@ -159,29 +158,9 @@ REQUESTS: dict[str, list[CaseStep]] = {
 }
 
 
-def sign_in(email: str, password: str, **headers: str) -> list[CaseStep]:
-    fields = {"email": email, "password": password}
-    return [site("GET /sign-in"), site("POST /sign-in", fields, {**FORM, **headers})]
-
-
-SITE: dict[str, list[CaseStep]] = {
-    "sign-in: unknown address and wrong password": sign_in("{word}@audit.invalid", TEXT),
-    "sign-in: wrong password": sign_in("{email}", TEXT),
-    "sign-in: User-Agent": sign_in("{email}", "{password}", **{"user-agent": WORD}),
-    "page: query": [site("GET /sign-in?next=/{word}&q={word}")],
-    "page: unknown path": [site("GET /{word}")],
-    "page: form of another site": [site("POST /settings", lambda canary: canary.text.encode(), {"x-cadenza-csrf": ""})],
-    "web chat: message": [site("GET /settings"), site("POST /platform/api/chat", chat(TEXT, stream=True))],
-    "web chat: refused": [site("POST /platform/api/chat", {WORD: TEXT})],
-    "web chat: rendered text": [site("POST /platform/api/render", {"texts": [TEXT]})],
-    "the archive of the account": [site("POST /settings/security/export?q={word}", {}, FORM)],
-    "the name of a key": [site("POST /platform/api/keys", {"name": WORD})],
-}
 # Tables of the store, and other places, where a canary is stored by design.
 KEPT = {
     "the address of the account": {"accounts", "audit_events"},
-    "the name of a key": {"keys"},
-    "sign-in: User-Agent": {"sessions"},
     "header: X-Request-Id": {"usage", "entries", "idempotency", LOG, TRACES},
     "an account that was erased": {DELETED},
 }
@@ -241,7 +220,7 @@ async def leave_stream(fixture: RetentionFixture, canary: Canary, protocol: str)
 async def erase(fixture: RetentionFixture, canary: Canary) -> None:
     """Erase another account, with a key."""
     email, now_ms = f"{canary.word}@audit.invalid", clock.now_ms()
-    made = await create_account(fixture.store, email, canary.word[::-1], 0, DEFAULT_CLASS, now_ms)
+    made = await create_account(fixture.store, email, 0, DEFAULT_CLASS, now_ms)
     await create_key(fixture.store, made.owner, KeyOrder(canary.word), now_ms)
     await erase_account(fixture.store, email, COMMAND_LINE, now_ms)
 
@@ -278,7 +257,6 @@ def all_cases() -> dict[str, Case]:
     for name, script in ANSWERS.items():
         cases |= both(f"answer, {{}}: {name}", (TOOLS if script is TOOL_CALL else PLAIN)["user message"], script)
     cases |= translated_cases()
-    cases |= SITE
     cases |= {"an account that was erased": erase}
     cases |= {f"chat, unusual: {name}": [CaseStep(CHAT, fields)] for name, fields in UNUSUAL.items()}
     cases |= {f"refused: {name}": [CaseStep(CHAT, body)] for name, body in BODIES.items()}

@@ -88,14 +88,13 @@ async def _own_database(url: str, stack: AsyncExitStack, servers: list[Contents]
 
 
 async def _make_accounts(fixture: RetentionFixture) -> None:
-    """An account that sends, and another without credit. Neither password nor key may be found anywhere."""
+    """An account that sends, and another without credit. No key may be found anywhere."""
     store, canaries, now_ms = fixture.store, fixture.canaries, clock.now_ms()
     await migrate(store, None)
     fixture.email = f"{canaries.make(ADDRESS).word}@audit.invalid"
-    fixture.password = canaries.make("the password of the account").word
     poor_email = f"poor-{fixture.email}"
     for email, dollars in ((fixture.email, 100), (poor_email, 0)):
-        await create_account(store, email, fixture.password, dollars * NANO_PER_DOLLAR, DEFAULT_CLASS, now_ms)
+        await create_account(store, email, dollars * NANO_PER_DOLLAR, DEFAULT_CLASS, now_ms)
     orders = {
         "key": (fixture.email, KeyOrder("audit")),
         "revoked key": (fixture.email, KeyOrder("audit")),
@@ -109,6 +108,9 @@ async def _make_accounts(fixture: RetentionFixture) -> None:
     }
     await revoke_key(store, COMMAND_LINE, keys["revoked key"], now_ms)
     canaries.add_secret("the API key", keys["key"])
+    for part in parts.having("cases"):
+        if prepare := part.load("cases").AUDIT.prepare:
+            await prepare(fixture)
     fixture.clients = {name: CaseClient(key) for name, key in {**keys, "browser": "", "no key": ""}.items()}
 
 

@@ -14,15 +14,19 @@ SITE_KEY_VARIABLE = "CADENZA_SECRET_KEY"
 SITE_KEY_CHARS_MIN = 32
 
 
-# A key is one line.
+# A key is one line, or two with its sentence.
 # fmt: off
 class PlatformSettings(PartTable, frozen=True):
     """The web application. `secret_key` encrypts the secrets of authenticator apps in the store."""
 
-    base_url: Annotated[str | None, ADDRESS, Like("https://chat.example.org"), "its address, for links; without it, the address of the request"] = None
-    sign_up: Annotated[Literal["closed", "invite", "open"], '"invite": with an invitation; "open": everybody'] = "closed"
-    opening_credit_nano: Annotated[int, DOLLARS, "dollars for an account that is created on the site"] = field(default=0, name="opening_credit")
-    opening_credits_per_hour: Annotated[int, whole(1, 1_000_000), "how many accounts get it in an hour; more sign-ups than that wait"] = 100
+    base_url: Annotated[str | None, ADDRESS, Like("https://chat.example.org"),
+        "its address, for links; without it, the address of the request"] = None
+    sign_up: Annotated[Literal["closed", "invite", "open"],
+        '"invite": with an invitation; "open": everybody'] = "closed"
+    opening_credit_nano: Annotated[int, DOLLARS,
+        "dollars for an account that is created on the site"] = field(default=0, name="opening_credit")
+    opening_credits_per_hour: Annotated[int, whole(1, 1_000_000),
+        "how many accounts get it in an hour; more sign-ups than that wait"] = 100
     secret_key: Secret | None = None
     # fmt: on
 

@@ -12,36 +12,25 @@ from cadenza.control.account.accounts import (
     create_account,
     find_accounts,
     list_accounts,
-    resume_account,
-    set_class,
-    set_operator,
-    set_password,
-    suspend_account,
 )
 from cadenza.control.account.erasure import begin_erasure
 from cadenza.control.account.export import begin_export
 from cadenza.control.money.credit import give_credit
 from cadenza.core.errors import ControlError, Unknown
-from cadenza.core.records import COMMAND_LINE, Operator, Owner
+from cadenza.core.records import COMMAND_LINE, Owner
 from cadenza.ledger.credit import BALANCE_NANO_LIMIT
-from cadenza.parts.site.sign_in.links import find_link, print_link
-from cadenza.parts.site.sign_in.sessions import begin_session, find_session
 from cadenza.store.schema import accounts, entries
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store
 from cadenza.store.tables.accounts import Account, AccountsFound
-from cadenza.store.tables.audit_events import list_newest
-from tests.passwords import cheap_hash
 
 NOW_MS = 1_800_000_000_000
 FIVE_NANO = 5_000_000_000
 EMAIL = "owner@example.org"
-PASSWORD = "correct horse"
 
 
 async def add(store: Store, credit_nano: int = 0) -> Account:
-    """An account whose password cost little to hash."""
-    new = NewAccount(EMAIL, cheap_hash(PASSWORD), credit_nano, "forte")
+    new = NewAccount(EMAIL, "", credit_nano, "forte")
     return await store.transact(lambda tx: add_account(tx, new, COMMAND_LINE, NOW_MS))
 
 
@@ -52,15 +41,14 @@ async def entries_of(store: Store) -> list[tuple[str, int, str]]:
 
 async def test_an_account_is_created_with_its_opening_credit(store: Store) -> None:
     """The returned record is the stored one, and its credit is an entry of the ledger."""
-    account = await create_account(store, " Owner@Example.ORG ", PASSWORD, FIVE_NANO, "mezzo", NOW_MS)
+    account = await create_account(store, " Owner@Example.ORG ", FIVE_NANO, "mezzo", NOW_MS)
     assert re.fullmatch(r"acct_[A-Za-z0-9_-]{24}", account.id)
     assert account == Account(account.id, EMAIL, "mezzo", FIVE_NANO, 0, NOW_MS, granted_nano=FIVE_NANO)
     assert await list_accounts(store) == [account]
     assert await entries_of(store) == [("grant", FIVE_NANO, "opening credit")]
 
     [row] = await store.rows(Statement(select(accounts)), {})
-    assert dict(zip(accounts.c.keys(), row, strict=True))["password_hash"].startswith("$argon2id$")
-    assert PASSWORD not in str(row)
+    assert not dict(zip(accounts.c.keys(), row, strict=True))["password_hash"]
 
 
 @pytest.mark.parametrize(
@@ -72,21 +60,17 @@ async def test_an_account_is_created_with_its_opening_credit(store: Store) -> No
             for email in ("", "owner", "@example.org", "a@", "a b@example.org", "a@b@c", "a@-", "a\x00@b")
         ),
         ({"email": f"{'a' * 250}@b.org"}, r"write it like name@example\.org"),
-        ({"password": "1234567"}, "8 to 1024"),
-        ({"password": "x" * 1025}, "8 to 1024"),
-        ({"password": "bad \udc80 bytes"}, "UTF-8"),
         ({"preferred_class": "piano"}, "choose one of mezzo, forte, fortissimo"),
         ({"credit_nano": -1}, "from zero"),
         ({"credit_nano": BALANCE_NANO_LIMIT}, "from zero"),
     ],
 )
 async def test_an_impossible_account_is_refused(store: Store, order: dict[str, Any], reason: str) -> None:
-    """The refusal says what is possible, and does not repeat a password; no account and no credit is made."""
+    """The refusal says what is possible; no account and no credit is made."""
     account = await add(store)
-    wanted = {"email": "new@example.org", "password": PASSWORD, "credit_nano": FIVE_NANO, "preferred_class": "forte"}
-    with pytest.raises(ControlError, match=reason) as caught:
+    wanted = {"email": "new@example.org", "credit_nano": FIVE_NANO, "preferred_class": "forte"}
+    with pytest.raises(ControlError, match=reason):
         await create_account(store, **{**wanted, **order}, now_ms=NOW_MS)
-    assert order.get("password", PASSWORD) not in caught.value.message
     assert (await list_accounts(store), await entries_of(store)) == ([account], [])
 
 
@@ -96,47 +80,9 @@ async def test_which_accounts_there_are(store: Store) -> None:
     await add(store)
     assert await find_accounts(store, besides=EMAIL) == AccountsFound(True, False, False)
     assert await find_accounts(store, besides="demo@localhost") == AccountsFound(True, True, False)
-    await set_operator(store, EMAIL, COMMAND_LINE, NOW_MS, is_operator=True)
-    assert await find_accounts(store, besides=EMAIL) == AccountsFound(True, False, True)
-
-
-async def test_a_suspension_ends_sessions_and_links(store: Store) -> None:
-    """A suspended account has no live session and no link, and both stay dead when it is resumed."""
-    account = await add(store)
-    secret = await store.transact(lambda tx: begin_session(tx, account.id, "complete", "", NOW_MS))
-    path = await print_link(store, EMAIL, "reset", COMMAND_LINE, NOW_MS)
-    await set_operator(store, EMAIL, COMMAND_LINE, NOW_MS, is_operator=False)
-    assert (await suspend_account(store, EMAIL, COMMAND_LINE, NOW_MS)).suspended_at == NOW_MS
-    assert (await resume_account(store, EMAIL, COMMAND_LINE, NOW_MS)).suspended_at is None
-    assert await find_session(store, secret, NOW_MS) is None
-    assert await find_link(store, path.rpartition("/")[2], "reset", NOW_MS) is None
-
-
-async def test_what_is_done_to_an_account_is_in_the_audit_trail(store: Store) -> None:
-    """Each change writes who made it, and of which account."""
-    account = await add(store)
-    await set_class(store, EMAIL, "mezzo", Operator("somebody@example.org"), NOW_MS)
-    await set_operator(store, EMAIL, COMMAND_LINE, NOW_MS, is_operator=False)
-    await set_password(store, EMAIL, "another password", COMMAND_LINE, NOW_MS)
-    written = await list_newest(store, account.id)
-    assert [(one.event, one.actor, one.detail) for one in written] == [
-        ("account.password", COMMAND_LINE.name, ""),
-        ("account.ordinary", COMMAND_LINE.name, ""),
-        ("account.class", "somebody@example.org", "mezzo"),
-        ("account.create", COMMAND_LINE.name, ""),
-    ]
-
-
-async def test_the_last_operator_keeps_the_role_on_the_pages(store: Store) -> None:
-    """Only the command line takes it from the last operator; with another one, an operator may."""
-    await add(store)
-    await set_operator(store, EMAIL, COMMAND_LINE, NOW_MS, is_operator=True)
-    with pytest.raises(ControlError, match="is the last operator"):
-        await set_operator(store, EMAIL, Operator(EMAIL), NOW_MS, is_operator=False)
-    second = NewAccount("second@example.org", "hash", is_operator=True)
-    await store.transact(lambda tx: add_account(tx, second, COMMAND_LINE, NOW_MS))
-    assert not (await set_operator(store, EMAIL, Operator(second.email), NOW_MS, is_operator=False)).is_operator
-    assert not (await set_operator(store, second.email, COMMAND_LINE, NOW_MS, is_operator=False)).is_operator
+    other = NewAccount("other@example.org", is_operator=True)
+    await store.transact(lambda tx: add_account(tx, other, COMMAND_LINE, NOW_MS))
+    assert await find_accounts(store, besides=EMAIL) == AccountsFound(True, True, True)
 
 
 async def test_credit_is_given(store: Store) -> None:

@@ -68,9 +68,8 @@ IS_LOCKED = "it is encrypted; save it without a password"
 class Unreadable(Exception):
     """A file or page that cannot be read.
 
-    `reason` ends the sentence "The file 'a.pdf' cannot be read: …": "it is an archive; unpack it". What it advises
-    fits an attachment and a file of an indexed folder. It never quotes the content. `part_type` is set for an image or
-    audio file that can be sent to a model as such a part instead.
+    `reason` ends the sentence "The file 'a.pdf' cannot be read: …": "it is an archive; unpack it". It never quotes the
+    content. `part_type` is set for an image or audio file that can be sent to a model as such a part instead.
     """
 
     def __init__(self, reason: str, part_type: PartType | None = None) -> None:

@@ -101,4 +101,4 @@ def digest(key: str) -> bytes:
 
 
 def _measure(hit: Hit) -> int:
-    return sum(map(sys.getsizeof, (hit, hit.url, hit.title, hit.snippet, hit.text)))
+    return sum(map(sys.getsizeof, (hit, hit.url, hit.title, hit.snippet)))

@@ -14,6 +14,7 @@ from ipaddress import ip_network
 import msgspec
 
 from cadenza.core.grounding import Source
+from cadenza.core.retention_limits import USUAL_LIMITS, RetentionLimits
 from cadenza.core.tokens import estimate_tokens
 from cadenza.observe import Log
 from cadenza.parts.grounding.files.reader import DocumentReader, ReaderBusy
@@ -31,11 +32,11 @@ from cadenza.parts.grounding.search.records import (
     EngineFailed,
     FetchFailed,
     Hit,
-    SearchOptions,
     SearchRequest,
     SearchResult,
     UnreadPage,
 )
+from cadenza.parts.grounding.settings import SearchSettings
 
 PAGES_MAX = 3  # of the results; the pages that the message names come on top
 NAMED_PAGES_MAX = 3
@@ -52,13 +53,20 @@ UNREAD_SHARE = 2  # these sentences take at most half of the tokens
 class Finder:
     """The engine, the fetcher and the cache of one process."""
 
-    def __init__(self, engine: Engine, fetcher: PageFetcher, reader: DocumentReader, settings: SearchOptions) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        fetcher: PageFetcher,
+        reader: DocumentReader,
+        settings: SearchSettings,
+        kept_s: int = USUAL_LIMITS.search_result_s,
+    ) -> None:
         self._engine = engine
         self._fetcher = fetcher
         self._reader = reader
         self._max_results = settings.max_results
         self._timeout_s = settings.timeout_s
-        self._cache = ResultCache(time.monotonic, RESULT_BOUNDS.for_age(settings.kept_s))
+        self._cache = ResultCache(time.monotonic, RESULT_BOUNDS.for_age(kept_s))
 
     async def find(self, request: SearchRequest) -> SearchResult:
         """The sources for the last message. EngineFailed if the engine fails and no page was read."""
@@ -70,7 +78,7 @@ class Finder:
             return NOTHING_FOUND
         found = await self._hits(request, decision, today, now_s + self._timeout_s * READ_TIME)
         hits = found or ()
-        urls = [*decision.urls[:NAMED_PAGES_MAX], *(hit.url for hit in hits[:PAGES_MAX] if not hit.text)]
+        urls = [*decision.urls[:NAMED_PAGES_MAX], *(hit.url for hit in hits[:PAGES_MAX])]
         pages = await fetch_pages(self._fetcher, request.account_id, urls, now_s + self._timeout_s * PAGES_TIME)
         read = dict[str, Source]()
         with suppress(ReaderBusy, TimeoutError):
@@ -83,7 +91,7 @@ class Finder:
             if url not in read
         ]
         unread, unread_tokens = _fitting_unread(not_read, request.tokens_max)
-        sources = [*named, *(read.get(hit.url) or _source_of_hit(hit) for hit in hits)]
+        sources = [*named, *(read.get(hit.url) or Source(hit.url, hit.title, hit.snippet) for hit in hits)]
         return SearchResult(fitting(sources, request.tokens_max - unread_tokens), unread, has_failed=found is None)
 
     async def close(self) -> None:
@@ -137,16 +145,12 @@ async def fetch_pages(fetcher: PageFetcher, owner: str, urls: Iterable[str], unt
 
 
 def fitting(sources: Iterable[Source], tokens_max: int) -> list[Source]:
-    """The sources that fit, in their order. Several passages of one document are joined to one source."""
+    """The sources that fit, in their order, each page once."""
     kept, left_tokens = dict[str, Source](), tokens_max
-    for source in dict.fromkeys(sources):
-        before = kept.get(source.url)
-        tokens = estimate_tokens(source.text)
-        if before is None:
-            tokens += estimate_tokens(source.url + source.title) + SOURCE_TOKENS
-        if source.text and tokens <= left_tokens:
-            text = f"{before.text}\n\n[…]\n\n{source.text}" if before else source.text
-            kept[source.url] = msgspec.structs.replace(source, text=text)
+    for source in sources:
+        tokens = estimate_tokens(source.text) + estimate_tokens(source.url + source.title) + SOURCE_TOKENS
+        if source.text and tokens <= left_tokens and source.url not in kept:
+            kept[source.url] = source
             left_tokens -= tokens
     return list(kept.values())
 
@@ -162,13 +166,9 @@ def _fitting_unread(unread: Iterable[UnreadPage], tokens_max: int) -> tuple[list
     return told, tokens
 
 
-def _source_of_hit(hit: Hit) -> Source:
-    return Source(hit.url, hit.title or hit.url, hit.text or hit.snippet)
-
-
-def build_finder(settings: SearchOptions, reader: DocumentReader, log: Log) -> Finder:
+def build_finder(settings: SearchSettings, kept: RetentionLimits, reader: DocumentReader, log: Log) -> Finder:
     engine = GuardedEngine(build_web_engine(settings), time.monotonic, log)
     limits = FetchLimits()
-    limits = msgspec.structs.replace(limits, pages=limits.pages.for_age(settings.pages_kept_s))
+    limits = msgspec.structs.replace(limits, pages=limits.pages.for_age(kept.page_s))
     fetcher = PageFetcher(limits, allow_networks=[ip_network(one) for one in settings.allow_networks])
-    return Finder(engine, fetcher, reader, settings)
+    return Finder(engine, fetcher, reader, settings, kept.search_result_s)

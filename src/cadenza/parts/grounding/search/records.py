@@ -2,31 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from typing import Literal
 
 import msgspec
 
 from cadenza.core.content import Content
 from cadenza.core.grounding import Source
 
-EngineName = Literal["searxng", "brave", "tavily"]
 ChargeSearch = Callable[[str], AbstractAsyncContextManager[object]]  # of a query; EngineFailed if it must not be made
-
-
-class SearchOptions(Content, msgspec.Struct, frozen=True):
-    """The engine and its limits."""
-
-    engine: EngineName
-    url: str | None = None
-    api_key: str | None = None
-    proxy: str | None = None
-    max_results: int = 5
-    timeout_s: float = 6.0
-    allow_networks: tuple[str, ...] = ()
-    price_nano: int = 0  # of one search
-    searches_per_day: int = 1000  # of one account
-    kept_s: int = 300  # how long results are kept in memory
-    pages_kept_s: int = 600
 
 
 class SearchRequest(Content, msgspec.Struct, frozen=True):
@@ -43,12 +25,11 @@ class SearchRequest(Content, msgspec.Struct, frozen=True):
 
 
 class Hit(Content, msgspec.Struct, frozen=True):
-    """A result of an engine. An engine that has the text to quote gives it as `text`; otherwise the page is read."""
+    """A result of an engine."""
 
     url: str
     title: str
     snippet: str = ""
-    text: str = ""
 
 
 class EngineFailed(Exception):

@@ -7,9 +7,11 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from cadenza.core.retention_limits import RetentionLimits
 from cadenza.observe import Log, Observer
 from cadenza.parts.grounding.files.reader import DocumentReader
-from cadenza.parts.grounding.search.records import SearchOptions, SearchRequest, SearchResult
+from cadenza.parts.grounding.search.records import SearchRequest, SearchResult
+from cadenza.parts.grounding.settings import SearchSettings
 
 if TYPE_CHECKING:
     from cadenza.parts.grounding.search.finder import Finder
@@ -18,8 +20,9 @@ if TYPE_CHECKING:
 class WebSearch:
     """The search of one process."""
 
-    def __init__(self, settings: SearchOptions, observer: Observer) -> None:
+    def __init__(self, settings: SearchSettings, kept: RetentionLimits, observer: Observer) -> None:
         self.settings = settings
+        self._kept = kept
         self.reader = DocumentReader(observer)
         self._log = observer.log
         self._finder: Finder | None = None
@@ -37,11 +40,11 @@ class WebSearch:
         """The import takes 100 ms, which other requests do not wait for."""
         build = await asyncio.to_thread(_import_finder)
         if self._finder is None:
-            self._finder = build(self.settings, self.reader, self._log)
+            self._finder = build(self.settings, self._kept, self.reader, self._log)
         return self._finder
 
 
-def _import_finder() -> "Callable[[SearchOptions, DocumentReader, Log], Finder]":
+def _import_finder() -> "Callable[[SearchSettings, RetentionLimits, DocumentReader, Log], Finder]":
     from cadenza.parts.grounding.search.finder import build_finder  # noqa: PLC0415 import time
 
     return build_finder

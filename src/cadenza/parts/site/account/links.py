@@ -6,11 +6,11 @@ every address, so that it does not tell which addresses have an account.
 
 from starlette.responses import Response
 
-from cadenza.control.account.accounts import PasswordSet
 from cadenza.core.errors import ControlError
 from cadenza.core.rates import Rate
 from cadenza.fleet.limits import network_limits
 from cadenza.parts.site.account.sessions import SECURITY_PAGE
+from cadenza.parts.site.accounts import PasswordSet
 from cadenza.parts.site.mailer import EMAIL_CHANGED, PASSWORD_CHANGED
 from cadenza.parts.site.render import redirect
 from cadenza.parts.site.routes import Access, Routes, form, get

@@ -4,9 +4,9 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from starlette.responses import Response
 
-from cadenza.control.account.accounts import choose, preferences_of
 from cadenza.core.public import to_record
 from cadenza.core.records import CLASSES
+from cadenza.parts.site.accounts import choose, preferences_of
 from cadenza.parts.site.chat.offer import offer_of
 from cadenza.parts.site.routes import Routes, endpoint, form, get
 from cadenza.parts.site.visit import Visit

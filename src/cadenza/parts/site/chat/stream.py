@@ -24,7 +24,7 @@ from cadenza.core.errors import (
     UnreadableAttachment,
 )
 from cadenza.core.money import format_dollars
-from cadenza.core.retention import RetentionLimits
+from cadenza.core.retention_limits import RetentionLimits
 from cadenza.gateway.auth import Caller, count_request
 from cadenza.gateway.chat import read_body, serve_chat
 from cadenza.gateway.endpoints import Endpoint

@@ -9,15 +9,15 @@ from typing import Annotated
 import msgspec
 from starlette.responses import Response
 
-from cadenza.control import classes as control
-from cadenza.control.class_diff import VersionDiff, compare_versions
-from cadenza.control.classes import (
+from cadenza.control import class_changes as control
+from cadenza.control.class_changes import (
     ClassRules,
     ClassSituation,
     HistoryEntry,
     RollbackOrder,
     UnknownClass,
 )
+from cadenza.control.class_diff import VersionDiff, compare_versions
 from cadenza.core.classes import ClassVersion
 from cadenza.core.errors import ControlError
 from cadenza.core.records import CLASSES

@@ -9,17 +9,17 @@ from collections.abc import Callable
 
 import msgspec
 
-from cadenza.control.account.accounts import PasswordSet, replace_password, require_email
+from cadenza.control.account.accounts import require_email
 from cadenza.core.errors import ControlError
 from cadenza.core.records import Owner
 from cadenza.fleet.changes import make_change
+from cadenza.parts.site.accounts import PasswordSet, replace_password
 from cadenza.parts.site.sign_in.links import find_link, make_link, take_link
 from cadenza.parts.site.sign_in.passwords import PasswordWork
 from cadenza.parts.site.sign_in.sessions import SignedIn, rotate_session
-from cadenza.parts.site.tables import links, sessions
 from cadenza.parts.site.tables.links import Link, LinkKind
 from cadenza.store.store import Store, StoreRefused, Transaction
-from cadenza.store.tables import accounts, audit_events
+from cadenza.store.tables import accounts, audit_events, sign_in
 from cadenza.store.tables.accounts import Account
 from cadenza.store.tables.audit_events import AuditEvent
 
@@ -41,7 +41,7 @@ async def change_password(
 
     def change(tx: Transaction) -> tuple[str | None, PasswordSet]:
         done = replace_password(tx, account, password_hash, now_ms, revokes_tokens=revokes_tokens)
-        sessions.remove_all(tx, account.id, session.digest)
+        sign_in.end_sessions(tx, account.id, session.digest)
         audit_events.add(tx, AuditEvent(now_ms, owner, "account.password", account.id, detail=done.detail))
         return rotate_session(tx, session, now_ms, is_proof=True), done
 
@@ -56,7 +56,7 @@ async def reset_password(store: Store, work: PasswordWork, secret: str, password
     def reset(tx: Transaction) -> PasswordSet:
         account = _use(tx, secret, "reset", now_ms)[1]
         done = replace_password(tx, account, password_hash, now_ms)
-        sessions.remove_all(tx, account.id)
+        sign_in.end_sessions(tx, account.id)
         event = AuditEvent(now_ms, account.owner, "account.reset_password", account.id, detail=done.detail)
         audit_events.add(tx, event)
         return done
@@ -123,7 +123,7 @@ async def _change_email(store: Store, work: Callable[[Transaction], Account]) ->
 
 def _set_email(tx: Transaction, account: Account, email: str, verified_at: int | None, now_ms: int) -> Account:
     accounts.change(tx, account.id, email=email, verified_at=verified_at)
-    links.remove_all(tx, account.id)
+    sign_in.remove_links(tx, account.id)
     audit_events.add(tx, AuditEvent(now_ms, account.owner, "account.email", account.id))
     return msgspec.structs.replace(account, email=email, verified_at=verified_at)
 

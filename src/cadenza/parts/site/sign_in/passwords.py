@@ -129,6 +129,11 @@ class PasswordWork:
             return False
 
 
+def hash_password(password: str, email: str) -> str:
+    """The hash of a new password for the account of this address. ControlError if it is a bad one."""
+    return PasswordHasher().hash(clean_password(password, email))
+
+
 def clean_password(password: str, email: str) -> bytes:
     """The bytes of a new password. ControlError if it is too short, common, or the address itself."""
     if not PASSWORD_CHARS_MIN <= len(password) <= PASSWORD_CHARS_MAX:

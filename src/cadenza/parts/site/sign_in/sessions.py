@@ -11,11 +11,11 @@ import secrets
 import msgspec
 
 from cadenza.core.errors import Unknown
-from cadenza.core.retention import USUAL_LIMITS, RetentionLimits
+from cadenza.core.retention_limits import USUAL_LIMITS, RetentionLimits
 from cadenza.parts.site.tables import sessions
 from cadenza.parts.site.tables.sessions import Session, Stage
 from cadenza.store.store import Store, Transaction
-from cadenza.store.tables import audit_events
+from cadenza.store.tables import audit_events, sign_in
 from cadenza.store.tables.accounts import Account
 from cadenza.store.tables.audit_events import AuditEvent
 
@@ -151,7 +151,7 @@ async def end_other_sessions(store: Store, account: Account, digest: bytes, now_
 
     def end(tx: Transaction) -> int:
         audit_events.add(tx, AuditEvent(now_ms, account.owner, "session.end_others", account.id))
-        return sessions.remove_all(tx, account.id, digest)
+        return sign_in.end_sessions(tx, account.id, digest)
 
     return await store.transact(end)
 

@@ -33,7 +33,6 @@ REMOVE = Statement(delete(links).where(_OF_DIGEST))
 REMOVE_KIND = Statement(
     delete(links).where(links.c.account_id == bindparam("account"), links.c.kind == bindparam("of_kind"))
 )
-REMOVE_ALL = Statement(delete(links).where(links.c.account_id == bindparam("account")))
 _EXPIRED = select(links.c.digest).where(links.c.expires_at <= bindparam("now")).limit(FORGOTTEN_MAX)
 FORGET = Statement(delete(links).where(links.c.digest.in_(_EXPIRED)))
 
@@ -55,10 +54,6 @@ def take(tx: Transaction, digest: bytes, kind: LinkKind, now_ms: int) -> Link | 
 
 def remove_kind(tx: Transaction, account_id: str, kind: LinkKind) -> None:
     tx.change(REMOVE_KIND, {"account": account_id, "of_kind": kind})
-
-
-def remove_all(tx: Transaction, account_id: str) -> None:
-    tx.change(REMOVE_ALL, {"account": account_id})
 
 
 def forget_expired(tx: Transaction, now_ms: int) -> None:

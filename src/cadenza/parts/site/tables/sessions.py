@@ -35,7 +35,6 @@ INSERT = Statement(insert(sessions), *Session.__struct_fields__)
 FIND = Statement(select(*COLUMNS, HAS_REQUESTS, *ACCOUNT_COLUMNS).join_from(sessions, accounts).where(_OF_DIGEST))
 LIST = Statement(select(*COLUMNS).where(_OF_ACCOUNT).order_by(sessions.c.used_at.desc(), sessions.c.digest))
 REMOVE = Statement(delete(sessions).where(_OF_DIGEST))
-REMOVE_OTHERS = Statement(delete(sessions).where(_OF_ACCOUNT, sessions.c.digest != bindparam("session")))
 _OF_STAGE = sessions.c.stage == bindparam("of_stage")
 _KEPT = (
     select(sessions.c.digest)
@@ -71,11 +70,6 @@ async def touch(store: Store, digest: bytes, now_ms: int) -> None:
 
 def remove(tx: Transaction, digest: bytes) -> bool:
     return tx.change(REMOVE, {"session": digest}) == 1
-
-
-def remove_all(tx: Transaction, account_id: str, but: bytes = b"") -> int:
-    """End all sessions of an account, except `but`."""
-    return tx.change(REMOVE_OTHERS, {"account": account_id, "session": but})
 
 
 def remove_oldest(tx: Transaction, account_id: str, stage: Stage, kept: int) -> None:

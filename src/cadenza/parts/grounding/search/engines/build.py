@@ -7,7 +7,8 @@ from cadenza.http.client_connection import GuardedConnection
 from cadenza.parts.grounding.search.engines.apis import ENGINE_APIS
 from cadenza.parts.grounding.search.engines.base import Engine
 from cadenza.parts.grounding.search.engines.web import WebEngine
-from cadenza.parts.grounding.search.records import EngineFailed, SearchOptions
+from cadenza.parts.grounding.search.records import EngineFailed
+from cadenza.parts.grounding.settings import SearchSettings
 
 ENGINE_TIME = 0.5  # of the time limit of a search, so that pages can be read in the other half
 
@@ -49,7 +50,7 @@ class EngineProbe(msgspec.Struct, frozen=True):
     detail: str
 
 
-def build_web_engine(settings: SearchOptions) -> Engine:
+def build_web_engine(settings: SearchSettings) -> Engine:
     assert settings.url
     api = ENGINE_APIS[settings.engine]
     http = HttpClient(settings.url, api.headers(settings.api_key or ""), settings.proxy, GuardedConnection)

@@ -1,0 +1,5 @@
+"""A store of SQLite."""
+
+from tests.unit.control.conftest import store
+
+__all__ = ["store"]
