@@ -26,9 +26,9 @@ StartService = Callable[[ServiceSpec], Service]
 # The files of these folders run for seconds, the rest for up to a minute.
 SHORT = ("tests/unit/", "tests/contract/", "tests/parts/site/unit/", "tests/parts/site/sign_in/")
 ALL_MARKED = re.compile(r"^pytestmark = (\[[^]]*|.*)pytest\.mark\.(slow|release)\(", re.MULTILINE)
-QUICK, SLOW, QUICK_AND_SLOW = "not slow and not release", "slow and not release", "not release"
+QUICK, SLOW = "not slow and not release", "slow and not release"
 SLOW_WORKERS = 3  # of those that run quick and slow tests, they begin with the slow ones
-FOR_RELEASE = re.compile(r"pytest\.mark\.release|^from tests\.browser\.looks import", re.MULTILINE)
+FOR_RELEASE = re.compile(r"pytest\.mark\.release|^from tests\.parts\.site\.browser\.looks import", re.MULTILINE)
 NEED_PACKAGES = ("tests/fleet/", "tests/store/", "tests/parts/", "tests/clients/")
 LONGEST = (  # of the slow ones, which begin first
     "tests/parts/site/browser/",
