@@ -12,19 +12,20 @@ import msgspec
 
 from cadenza.control.account.accounts import get_account
 from cadenza.control.keys import find_keys
-from cadenza.control.operator import find_requests
 from cadenza.core.codes import KEY_PREFIX, display_prefix
 from cadenza.core.errors import ControlError, Unknown
 from cadenza.core.faults import describe_fault
 from cadenza.core.formats import dollars_or_none, read_field, rfc3339, rfc3339_or_none
 from cadenza.core.money import format_dollars
 from cadenza.core.records import CLASSES, DISCONNECTED_STATUS, SEARCH, RequestStep
-from cadenza.core.spans import parse_duration_ms
+from cadenza.core.spans import DAY_MS, parse_duration_ms
 from cadenza.ledger import statement
 from cadenza.ledger.statement import ChargeDetails
 from cadenza.observe.health import RULES
 from cadenza.store.store import Store
-from cadenza.store.tables import accounts, keys, request_details
+from cadenza.store.tables import accounts, found_requests, keys, request_details
+from cadenza.store.tables.found_requests import FoundRequest
+from cadenza.store.tables.metered import first_id
 from cadenza.store.tables.request_details import (
     CHARGED,
     UNCHARGED,
@@ -37,6 +38,7 @@ from cadenza.store.tables.request_details import (
 
 TEXT_MAX = 200
 FOUND_MAX = 10
+PAGE = 50
 SHOWN_CLASSES = (*CLASSES, SEARCH)
 STATUS = re.compile(r"[1-5]([0-9]{2}|xx)")
 SCANNED = 1_000  # of the newest requests, for those that are wanted
@@ -422,3 +424,19 @@ class RequestFollower:
 def _merge(found: list[list[RecentRequest]]) -> list[RecentRequest]:
     """Each kind stays in the order of its numbers, which the store gives; clocks only interleave the kinds."""
     return list(heapq.merge(*found, key=lambda one: one.ended_at))
+
+
+async def find_requests(store: Store, text: str, now_ms: int) -> list[FoundRequest]:
+    """The request with this completion id, or those of the last day with this request id.
+
+    Request ids have no index, so older requests are found by their completion id only; the log has both.
+    """
+    if not is_plain(text):
+        return []
+    start_ms = now_ms - DAY_MS
+    return await found_requests.find_requests(store, text, first_id(start_ms), start_ms, PAGE)
+
+
+def is_plain(text: str) -> bool:
+    """Whether this can be a part of an id or an address. For anything else the store is not asked."""
+    return text.isascii() and text.isprintable()

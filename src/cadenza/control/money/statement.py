@@ -63,13 +63,13 @@ async def read_statement(
     at = _parse(cursor) if cursor else None
     if span:
         before = at.entry if at else statement.NO_ENTRY
-        found = await statement.list_span(store, account_id, span, count + 1, before)
+        read = await statement.list_span(store, account_id, span, count + 1, before)
     elif at:
-        found = await statement.list_newest(store, account_id, count + 1, at.entry, at.balance_nano)
+        read = await statement.list_newest(store, account_id, count + 1, at.entry, at.balance_nano)
     else:
-        found = await statement.list_newest(store, account_id, count + 1)
-    shown = found[:count]
-    last = shown[-1] if len(found) > count else None
+        read = await statement.list_newest(store, account_id, count + 1)
+    shown = read[:count]
+    last = shown[-1] if len(read) > count else None
     cursor_after = Cursor(last.id, last.balance_nano - last.amount_nano) if last else None
     return StatementPage(newest_lines(shown), cursor_after)
 
@@ -81,9 +81,9 @@ async def export_statement(store: Store, account_id: str, span: Span = ALWAYS) -
             yield line
 
 
-def newest_lines(found: Sequence[Entry]) -> list[Entry]:
+def newest_lines(entries: Sequence[Entry]) -> list[Entry]:
     """The lines of entries, newest first."""
-    return [line for entry in found for line in reversed(_lines(entry))]
+    return [line for entry in entries for line in reversed(_lines(entry))]
 
 
 def _lines(entry: Entry) -> tuple[Entry, ...]:
