@@ -55,10 +55,6 @@ class OrderField(msgspec.Struct, frozen=True):
         return self.name if self.is_required else "--" + (self.shown.option or self.name).replace("_", "-")
 
     @property
-    def is_number(self) -> bool:
-        return self.kind is not str
-
-    @property
     def is_required(self) -> bool:
         return self.default is NODEFAULT
 

@@ -3,6 +3,7 @@
 import msgspec
 from sqlalchemy import bindparam, select
 
+from cadenza.store.rows import Rows
 from cadenza.store.schema import accounts, usage
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store
@@ -22,9 +23,8 @@ class FoundRequest(msgspec.Struct, frozen=True):
     cost_nano: int
 
 
-_FOUND = select(
-    *(accounts.c.email if name == "email" else usage.c[name] for name in FoundRequest.__struct_fields__)
-).join_from(usage, accounts)
+FOUND = Rows(FoundRequest, usage, email=accounts.c.email)
+_FOUND = select(*FOUND.columns).join_from(usage, accounts)
 BY_COMPLETION = Statement(_FOUND.where(usage.c.completion_id == bindparam("text")))
 BY_ID = Statement(
     _FOUND.where(
@@ -43,4 +43,4 @@ async def find_requests(store: Store, text: str, first_id: str, start_ms: int, c
     rows = await store.rows(BY_COMPLETION, {"text": text})
     if not rows and not text.startswith("chatcmpl-"):
         rows = await store.report(BY_ID, values)
-    return [FoundRequest(*row) for row in rows]
+    return [FOUND.read(row) for row in rows]

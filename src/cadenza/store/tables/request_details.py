@@ -25,9 +25,10 @@ from sqlalchemy import (
 
 from cadenza.core.records import SEARCH, Outcome, RequestStep
 from cadenza.observe.details import EndedRequest
+from cadenza.store.rows import Rows
 from cadenza.store.schema import accounts, entries, keys, marks, request_details, usage
 from cadenza.store.statements import Statement
-from cadenza.store.store import Row, Store, Transaction
+from cadenza.store.store import Store, Transaction
 
 KEPT_MS = 3 * 24 * 60 * 60 * 1000
 ROWS_MAX = 50_000
@@ -47,9 +48,6 @@ _old = (  # the newest row stays, because SQLite would give its number away agai
     .limit(REMOVED_MAX)
 )
 REMOVE_OLD = Statement(delete(request_details).where(request_details.c.id.in_(_old)))
-_stored = select(*(request_details.c[name] for name in COLUMNS)).order_by(request_details.c.id.desc()).limit(10)
-BY_COMPLETION = Statement(_stored.where(request_details.c.completion_id == bindparam("text")))
-BY_REQUEST = Statement(_stored.where(request_details.c.request_id == bindparam("text")))
 
 
 class StoredDetails(msgspec.Struct, frozen=True):
@@ -145,16 +143,20 @@ class RunningRequest(msgspec.Struct, frozen=True):
     delivered_tokens: int
 
 
-assert StoredDetails.__struct_fields__ == COLUMNS
-
+STORED = Rows(StoredDetails, request_details, {"steps": STEPS.decode})
+_stored = select(*STORED.columns).order_by(request_details.c.id.desc()).limit(10)
+BY_COMPLETION = Statement(_stored.where(request_details.c.completion_id == bindparam("text")))
+BY_REQUEST = Statement(_stored.where(request_details.c.request_id == bindparam("text")))
 _refund = entries.alias("refund")
+METERED_ROWS = Rows(
+    MeteredRequest,
+    usage,
+    entry_nano=entries.c.amount_nano,
+    granted_nano=entries.c.granted_nano,
+    refunded_nano=_refund.c.amount_nano,
+)
 _metered = (
-    select(
-        *(usage.c[name] for name in MeteredRequest.__struct_fields__[:-3]),
-        entries.c.amount_nano,
-        entries.c.granted_nano,
-        _refund.c.amount_nano,
-    )
+    select(*METERED_ROWS.columns)
     .select_from(usage)
     .outerjoin(
         entries, and_(entries.c.completion_id == usage.c.completion_id, entries.c.kind == literal_column("'charge'"))
@@ -177,15 +179,13 @@ RUNNING = Statement(
     )
 )
 
-_FIELDS = RecentRequest.__struct_fields__
 _OF_KEY = {"email": accounts.c.email, "key_name": keys.c.name, "key_prefix": keys.c.prefix}
 
 
 def _recent(table: Table, own: Mapping[str, ColumnElement[Any]]) -> Select[Any]:
     """The fields of a RecentRequest, from this table where `own` does not say otherwise."""
-    found = {**_OF_KEY, **own}
     return (
-        select(*(found[name] if name in found else table.c[name] for name in _FIELDS))
+        select(*Rows(RecentRequest, table, None, **{**_OF_KEY, **own}).columns)
         .join_from(table, accounts, accounts.c.id == table.c.account_id)
         .join(keys, keys.c.id == table.c.key_id)
     )
@@ -256,14 +256,14 @@ def remove_old(tx: Transaction, now_ms: int) -> int:
 
 async def find_metered(store: Store, completion_id: str) -> MeteredRequest | None:
     row = await store.row(METERED, {"completion": completion_id})
-    return None if row is None else _read_metered(row)
+    return None if row is None else METERED_ROWS.read(row)
 
 
 async def find_searches(store: Store, of: MeteredRequest) -> list[MeteredRequest]:
     """The web searches that were charged for a request: they have metering rows of their own."""
     start_ms, end_ms = of.started_at - SEARCHES_MS, of.started_at + of.duration_ms
     values = {"account": of.account_id, "start": start_ms, "end": end_ms, "request": of.request_id}
-    return [_read_metered(row) for row in await store.report(METERED_TOGETHER, values)]
+    return [METERED_ROWS.read(row) for row in await store.report(METERED_TOGETHER, values)]
 
 
 async def find_running(store: Store, text: str) -> RunningRequest | None:
@@ -275,7 +275,7 @@ async def find_running(store: Store, text: str) -> RunningRequest | None:
 async def find(store: Store, text: str) -> list[StoredDetails]:
     """The details of requests with this completion id or request id, newest first."""
     statement = BY_COMPLETION if text.startswith("chatcmpl-") else BY_REQUEST
-    return [_read(row) for row in await store.rows(statement, {"text": text})]
+    return [STORED.read(row) for row in await store.rows(statement, {"text": text})]
 
 
 def _row(ended: EndedRequest) -> dict[str, Any]:
@@ -292,15 +292,5 @@ def _row(ended: EndedRequest) -> dict[str, Any]:
     }
 
 
-def _read_metered(row: Row) -> MeteredRequest:
-    found = MeteredRequest(*row)
-    return msgspec.structs.replace(found, estimated=bool(found.estimated), stream=bool(found.stream))
-
-
 def _ms(time_s: float | None) -> int | None:
     return None if time_s is None else round(time_s * MS_PER_S)
-
-
-def _read(row: Row) -> StoredDetails:
-    found = StoredDetails(*row)  # steps are JSON yet
-    return msgspec.structs.replace(found, is_charged=bool(found.is_charged), steps=STEPS.decode(row[-1]))
