@@ -12,7 +12,7 @@ from tests.service import Service
 from tests.strict_replies import StrictReply, read_strictly
 from tests.visitor import Visitor
 
-pytestmark = pytest.mark.parts("it looks at pages too")
+pytestmark = pytest.mark.parts(reason="it looks at pages too")
 
 TIMEOUT_S = 100.0
 CHAT = "/v1/chat/completions"

@@ -18,7 +18,7 @@ def stages(shared_upstream: LoopbackUpstream) -> Iterator[Stages]:
 
 
 CASES = [
-    pytest.param(name, id=name, marks=pytest.mark.parts("it is about one") if name in NEED_PARTS else ())
+    pytest.param(name, id=name, marks=pytest.mark.parts(reason="it is about one") if name in NEED_PARTS else ())
     for name in CLAIMS
 ]
 

@@ -5,7 +5,7 @@ from bench.figures import Line, Results, Section
 from bench.goals import NEIGHBOURS, goals
 from bench.neighbour_loads import LOADS
 
-pytestmark = pytest.mark.parts("the bench has all parts")
+pytestmark = pytest.mark.parts(reason="the bench has all parts")
 
 
 def test_goals() -> None:

@@ -21,7 +21,7 @@ import pytest
 import cadenza
 from cadenza.core.content import Content
 
-pytestmark = pytest.mark.parts("it walks the records of all parts")
+pytestmark = pytest.mark.parts(reason="it walks the records of all parts")
 
 NEEDLE = "n33dle-5d41"
 # Packages and modules without content. All others may have it, until they are written here.

@@ -103,7 +103,7 @@ def test_an_odd_request(spoken: Stage, stream: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/v1/chat/completions", pytest.param("/v1/responses", marks=pytest.mark.parts("protocols"))]
+    "path", ["/v1/chat/completions", pytest.param("/v1/responses", marks=pytest.mark.parts(reason="protocols"))]
 )
 def test_fields_that_few_take(spoken: Stage, path: str) -> None:
     """They are sent to an upstream that takes them, and named for any other; the key of a cache is not the client's."""

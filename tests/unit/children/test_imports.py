@@ -16,7 +16,10 @@ CHILDREN = (
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=pytest.mark.parts(name) if name.startswith("parts.") else ()) for name in CHILDREN],
+    [
+        pytest.param(name, marks=pytest.mark.parts(reason=name) if name.startswith("parts.") else ())
+        for name in CHILDREN
+    ],
 )
 def test_a_child_has_no_event_loop(name: str) -> None:
     """A child loads no asyncio, which takes 2 to 7 MB and 10 to 30 ms of CPU time at its start."""
