@@ -170,7 +170,7 @@ def test_no_test_imports_a_private_name() -> None:
 
 
 def test_each_test_runs_in_one_target() -> None:
-    """The targets choose by two markers, no file is left out of all of them, and CI runs all but those for a release."""
+    """The targets choose by markers, no file is left out of all of them, and CI runs all but those for a release."""
     target = re.compile(r"^(test[a-z-]*):.*\n\t@\$\(PYTEST\) -m (.*) \$\(ARGS\)$", re.MULTILINE)
     assert target.findall((ROOT / "Makefile").read_text()) == [
         ("test", '"not slow and not release"'),
