@@ -26,7 +26,9 @@ StartService = Callable[[ServiceSpec], Service]
 # The files of these folders run for seconds, the rest for up to a minute.
 SHORT = ("tests/unit/", "tests/contract/", "tests/parts/site/unit/", "tests/parts/site/sign_in/")
 ALL_MARKED = re.compile(r"^pytestmark = (\[[^]]*|.*)pytest\.mark\.(slow|release)\(", re.MULTILINE)
+ALL_NEED_PARTS = re.compile(r"^pytestmark = (\[[^]]*|.*)pytest\.mark\.parts\(", re.MULTILINE)
 QUICK, SLOW = "not slow and not release", "slow and not release"
+OF_THE_CORE = f"{QUICK} and not parts"
 SLOW_WORKERS = 3  # of those that run quick and slow tests, they begin with the slow ones
 FOR_RELEASE = re.compile(r"pytest\.mark\.release|^from tests\.parts\.site\.browser\.looks import", re.MULTILINE)
 NEED_PACKAGES = ("tests/fleet/", "tests/store/", "tests/parts/", "tests/clients/")
@@ -72,6 +74,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         SLOW: lambda text: "pytest.mark.slow" not in text,
         "release": lambda text: FOR_RELEASE.search(text) is None,
         QUICK: lambda text: ALL_MARKED.search(text) is not None,
+        OF_THE_CORE: lambda text: ALL_MARKED.search(text) is not None or ALL_NEED_PARTS.search(text) is not None,
     }.get(config.option.markexpr)
     return True if unwanted and unwanted(collection_path.read_text()) else None
 

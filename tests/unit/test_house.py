@@ -170,26 +170,25 @@ def test_no_test_imports_a_private_name() -> None:
 
 
 def test_each_test_runs_in_one_target() -> None:
-    """The targets choose by two markers, no file is left out of all of them, and CI runs all but `test-release`."""
+    """The targets choose by markers, no file is left out of all of them, and CI runs all but those for a release."""
     target = re.compile(r"^(test[a-z-]*):.*\n\t@\$\(PYTEST\) -m (.*) \$\(ARGS\)$", re.MULTILINE)
     assert target.findall((ROOT / "Makefile").read_text()) == [
         ("test", '"not slow and not release"'),
         ("test-slow", '"slow and not release"'),
-        ("test-all", '"not release"'),
         ("test-release", "release"),
     ]
     commands = [line for line in (ROOT / ".ci" / "run").read_text().splitlines() if not line.startswith("#")]
     run = re.findall(r"\bmake ([a-z-]+)", "\n".join(commands))
-    assert run == ["setup", "check", "simulate", "test-pythons", "test-all"]
+    assert run == ["setup", "check", "simulate", "test-core", "test-pythons", "test"]
     names = ((name, node.id) for name, nodes in parsed(TESTS) for node in nodes if isinstance(node, ast.Name))
     assert [name for name, used in names if used in {"collect_ignore", "collect_ignore_glob"}] == []
 
 
 def test_a_marked_test_says_why() -> None:
-    """Every mark `slow` or `release` has a reason."""
+    """Every mark `slow`, `release` or `parts` has a reason."""
 
     def is_mark(node: ast.AST) -> bool:
-        is_named = isinstance(node, ast.Attribute) and node.attr in {"slow", "release"}
+        is_named = isinstance(node, ast.Attribute) and node.attr in {"slow", "release", "parts"}
         return is_named and ast.unparse(node).startswith("pytest.mark.")
 
     nodes = [node for _, nodes in parsed(TESTS) for node in nodes]

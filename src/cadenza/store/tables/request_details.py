@@ -4,25 +4,13 @@ A request that was charged is found by its entry, any other one by its details. 
 so a reader can go on from where it was.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import (
-    ColumnElement,
-    Select,
-    Table,
-    Text,
-    and_,
-    bindparam,
-    delete,
-    func,
-    insert,
-    literal_column,
-    or_,
-    select,
-)
+from sqlalchemy import ColumnElement, Select, Table, and_, bindparam, delete, func, insert, literal_column, or_, select
 
+from cadenza.core.public import Public
 from cadenza.core.records import SEARCH, Outcome, RequestStep
 from cadenza.observe.details import EndedRequest
 from cadenza.store.rows import Rows
@@ -51,7 +39,7 @@ REMOVE_OLD = Statement(delete(request_details).where(request_details.c.id.in_(_o
 
 
 class StoredDetails(msgspec.Struct, frozen=True):
-    """A row, with its columns in their order."""
+    """A row."""
 
     request_id: str
     completion_id: str | None
@@ -75,13 +63,12 @@ class StoredDetails(msgspec.Struct, frozen=True):
     steps: list[RequestStep]
 
 
-class RecentRequest(msgspec.Struct, frozen=True):
-    """A request that has ended: one of the newest. `number` grows in the order in which requests are written."""
+class RecentRequest(Public, msgspec.Struct, frozen=True):
+    """A request that has ended. `cause` and `fault` say why, if it was not served; `cost` is what it was charged."""
 
-    number: int
-    ended_at: int
     request_id: str
     completion_id: str | None
+    ended_at: int
     account_id: str
     email: str
     key_id: str
@@ -100,8 +87,14 @@ class RecentRequest(msgspec.Struct, frozen=True):
     duration_ms: int
 
 
+class NumberedRequest(RecentRequest, frozen=True):
+    """One of the newest. The number grows in the order in which requests are written."""
+
+    number: int
+
+
 class MeteredRequest(msgspec.Struct, frozen=True):
-    """The metering row of a request, with the columns in the order of the query; and its entry and its refund."""
+    """The metering row of a request, and its entry and its refund."""
 
     completion_id: str
     request_id: str
@@ -115,22 +108,20 @@ class MeteredRequest(msgspec.Struct, frozen=True):
     cached_tokens: int
     completion_tokens: int
     cost_nano: int
-    estimated: bool
+    is_estimated: bool
     status: int
-    stream: bool
+    is_stream: bool
     started_at: int
     first_byte_ms: int | None
     duration_ms: int
-    input_nano: int
-    output_nano: int
-    cached_input_nano: int | None
+    input_price_nano: int
+    output_price_nano: int
+    cached_input_price_nano: int | None
     held_nano: int | None  # None: a sweep ended it
     short_nano: int
     source: str
     provider_cost_nano: int | None
-    entry_nano: int | None = None  # None: it has no entry
-    granted_nano: int | None = None
-    refunded_nano: int | None = None
+    entry_nano: int | None  # None: it has no entry
 
 
 class RunningRequest(msgspec.Struct, frozen=True):
@@ -143,26 +134,22 @@ class RunningRequest(msgspec.Struct, frozen=True):
     delivered_tokens: int
 
 
-STORED = Rows(StoredDetails, request_details, {"steps": STEPS.decode})
-_stored = select(*STORED.columns).order_by(request_details.c.id.desc()).limit(10)
+DETAILS = Rows(StoredDetails, request_details, {"steps": STEPS.decode})
+_stored = select(*DETAILS.columns).order_by(request_details.c.id.desc()).limit(10)
 BY_COMPLETION = Statement(_stored.where(request_details.c.completion_id == bindparam("text")))
 BY_REQUEST = Statement(_stored.where(request_details.c.request_id == bindparam("text")))
-_refund = entries.alias("refund")
 METERED_ROWS = Rows(
     MeteredRequest,
     usage,
+    is_estimated=usage.c.estimated,
+    is_stream=usage.c.stream,
+    input_price_nano=usage.c.input_nano,
+    output_price_nano=usage.c.output_nano,
+    cached_input_price_nano=usage.c.cached_input_nano,
     entry_nano=entries.c.amount_nano,
-    granted_nano=entries.c.granted_nano,
-    refunded_nano=_refund.c.amount_nano,
 )
-_metered = (
-    select(*METERED_ROWS.columns)
-    .select_from(usage)
-    .outerjoin(
-        entries, and_(entries.c.completion_id == usage.c.completion_id, entries.c.kind == literal_column("'charge'"))
-    )
-    .outerjoin(_refund, _refund.c.source == literal_column("'refund:'", Text).concat(usage.c.completion_id))
-)
+_IS_CHARGE = and_(entries.c.completion_id == usage.c.completion_id, entries.c.kind == literal_column("'charge'"))
+_metered = select(*METERED_ROWS.columns).select_from(usage).outerjoin(entries, _IS_CHARGE)
 METERED = Statement(_metered.where(usage.c.completion_id == bindparam("completion")))
 METERED_TOGETHER = Statement(  # the web searches of one request, which began in this span of time
     _metered.where(
@@ -179,42 +166,30 @@ RUNNING = Statement(
     )
 )
 
-_OF_KEY = {"email": accounts.c.email, "key_name": keys.c.name, "key_prefix": keys.c.prefix}
+NO_TEXT: ColumnElement[str] = literal_column("''")
+NOTHING: ColumnElement[int] = literal_column("0")
 
 
-def _recent(table: Table, own: Mapping[str, ColumnElement[Any]]) -> Select[Any]:
-    """The fields of a RecentRequest, from this table where `own` does not say otherwise."""
+def _recent(table: Table, **own: ColumnElement[Any]) -> Select[Any]:
+    """The fields of a NumberedRequest, from this table where `own` does not say otherwise."""
+    of_key = {"email": accounts.c.email, "key_name": keys.c.name, "key_prefix": keys.c.prefix}
     return (
-        select(*Rows(RecentRequest, table, None, **{**_OF_KEY, **own}).columns)
+        select(*Rows(NumberedRequest, table, **of_key, **own).columns)
         .join_from(table, accounts, accounts.c.id == table.c.account_id)
         .join(keys, keys.c.id == table.c.key_id)
     )
 
 
-NO_TEXT: ColumnElement[str] = literal_column("''")
-NOTHING: ColumnElement[int] = literal_column("0")
+_ended_at = usage.c.started_at + usage.c.duration_ms
 _charged = (
-    _recent(
-        usage,
-        {
-            "number": entries.c.id,
-            "ended_at": usage.c.started_at + usage.c.duration_ms,
-            "cause": NO_TEXT,
-            "fault": NO_TEXT,
-        },
-    )
-    .join(entries, entries.c.completion_id == usage.c.completion_id)
-    .where(entries.c.kind == literal_column("'charge'"), usage.c.class_id != literal_column(f"'{SEARCH}'"))
+    _recent(usage, number=entries.c.id, ended_at=_ended_at, cause=NO_TEXT, fault=NO_TEXT)
+    .join(entries, _IS_CHARGE)
+    .where(usage.c.class_id != literal_column(f"'{SEARCH}'"))
 )
-_uncharged = _recent(
-    request_details,
-    {
-        "number": request_details.c.id,
-        "prompt_tokens": NOTHING,
-        "completion_tokens": NOTHING,
-        "cost_nano": NOTHING,
-    },
-).where(request_details.c.is_charged.is_(False))
+_no_cost = dict.fromkeys(("prompt_tokens", "completion_tokens", "cost_nano"), NOTHING)
+_uncharged = _recent(request_details, number=request_details.c.id, **_no_cost).where(
+    request_details.c.is_charged.is_(False)
+)
 
 
 class NumberedRequests:
@@ -226,13 +201,13 @@ class NumberedRequests:
         self._newest = Statement(query.order_by(number.desc()).limit(bindparam("count")))
         self._last = Statement(select(func.coalesce(func.max(number), NOTHING)))
 
-    async def newest(self, store: Store, count: int) -> list[RecentRequest]:
+    async def newest(self, store: Store, count: int) -> list[NumberedRequest]:
         """Newest first."""
-        return [RecentRequest(*row) for row in await store.rows(self._newest, {"count": count})]
+        return [NumberedRequest(*row) for row in await store.rows(self._newest, {"count": count})]
 
-    async def later(self, store: Store, after: int, count: int) -> list[RecentRequest]:
+    async def later(self, store: Store, after: int, count: int) -> list[NumberedRequest]:
         """Those after a number, oldest first."""
-        return [RecentRequest(*row) for row in await store.rows(self._later, {"after": after, "count": count})]
+        return [NumberedRequest(*row) for row in await store.rows(self._later, {"after": after, "count": count})]
 
     async def last(self, store: Store) -> int:
         [row] = await store.rows(self._last, {})
@@ -256,7 +231,7 @@ def remove_old(tx: Transaction, now_ms: int) -> int:
 
 async def find_metered(store: Store, completion_id: str) -> MeteredRequest | None:
     row = await store.row(METERED, {"completion": completion_id})
-    return None if row is None else METERED_ROWS.read(row)
+    return METERED_ROWS.read(row) if row else None
 
 
 async def find_searches(store: Store, of: MeteredRequest) -> list[MeteredRequest]:
@@ -269,13 +244,13 @@ async def find_searches(store: Store, of: MeteredRequest) -> list[MeteredRequest
 async def find_running(store: Store, text: str) -> RunningRequest | None:
     """A stream with this completion id or request id."""
     row = await store.row(RUNNING, {"text": text})
-    return None if row is None else RunningRequest(*row)
+    return RunningRequest(*row) if row else None
 
 
 async def find(store: Store, text: str) -> list[StoredDetails]:
     """The details of requests with this completion id or request id, newest first."""
     statement = BY_COMPLETION if text.startswith("chatcmpl-") else BY_REQUEST
-    return [STORED.read(row) for row in await store.rows(statement, {"text": text})]
+    return [DETAILS.read(row) for row in await store.rows(statement, {"text": text})]
 
 
 def _row(ended: EndedRequest) -> dict[str, Any]:
