@@ -13,7 +13,7 @@ KEEP_COMPILED := env -u PYTHONDONTWRITEBYTECODE # without compiled modules each 
 PYTEST := $(KEEP_COMPILED) $(BIN)/pytest --workers auto
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run release image test test-slow test-all test-pythons test-release simulate mutants bench bench-check bench-money check docs fmt lock clean
+.PHONY: help setup run release image test test-slow test-core test-pythons test-release simulate mutants bench bench-check bench-money check docs fmt lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,8 +40,8 @@ test: $(VENV)/.dev ## Run all tests but the slow ones and those for a release (A
 test-slow: $(VENV)/.dev ## Run the slow tests: soaks, storms, a browser, other programs
 	@$(PYTEST) -m "slow and not release" $(ARGS)
 
-test-all: $(VENV)/.dev ## Run the quick and the slow tests beside each other, as CI does
-	@$(PYTEST) -m "not release" $(ARGS)
+test-core: $(VENV)/.dev ## Run the tests of the core while no part can be imported
+	@PYTHONPATH=tests/core_alone $(PYTEST) -m "not slow and not release and not parts" tests/unit tests/transcripts/test_in_process.py tests/contract $(ARGS)
 
 test-pythons: $(VENV)/.uv ## Run a quick selection of the tests on every Python from 3.11 to 3.15 that is found here
 	@$(KEEP_COMPILED) $(BIN)/python -m tests.pythons
@@ -70,9 +70,7 @@ check: $(VENV)/.dev ## Check format, lint, types and the direction of imports
 	@$(BIN)/mypy & types=$$!; $(BIN)/lint-imports --no-logo; imports=$$?; wait $$types && exit $$imports
 
 docs: $(VENV)/.dev ## Write docs/config.md from the settings, docs/commands.md from the help, and the table of docs/privacy.md from the schema
-	@$(BIN)/python -m cadenza.config.write
-	@$(BIN)/python -m cadenza.cli.write
-	@$(BIN)/python -m cadenza.store.privacy
+	@$(BIN)/python -m docs.writers
 
 fmt: $(VENV)/.dev ## Format the code and fix what the linter can fix
 	@$(BIN)/ruff format --quiet .

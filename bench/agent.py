@@ -9,12 +9,11 @@ import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-import msgspec
 import uvloop
 
 from bench.conversation import Conversation
 from bench.figures import Cost, Line, Section
-from bench.gateways.base import Gateway, Running, running
+from bench.gateways.base import Running, running
 from bench.load import Load, LoadResult, drive, percentile
 from bench.machine import CannotRun
 from bench.measure import Site, cost_of
@@ -33,23 +32,15 @@ NOTE = (
 )
 
 
-class Turn(msgspec.Struct, frozen=True):
-    """What one gateway took for bodies of one length in one round."""
-
-    cost: Cost
-    first_ms: float
+Turn = tuple[Cost, float]  # what one gateway took for bodies of one length in one round, and the ms to the first token
 
 
-def count_steps(gateways: int, rounds: int) -> int:
-    return 1 + gateways * rounds
-
-
-def measure_agent(gateways: Sequence[Gateway], site: Site) -> list[Section]:
+def measure_agent(site: Site) -> list[Section]:
     site.step("agent's turns, directly to the upstream")
     direct_ms = {kb: percentile(_drive(Target(site.upstream_port), kb, site).first_ms, 50) for kb in BODY_KB}
     turns, failures = defaultdict[str, dict[int, list[Turn]]](dict), dict[str, str]()
     for number in range(site.pace.rounds):
-        for gateway in gateways:
+        for gateway in site.gateways:
             site.step(f"{gateway.name}: agent's turns")
             try:
                 gateway.install()
@@ -66,7 +57,7 @@ def measure_agent(gateways: Sequence[Gateway], site: Site) -> list[Section]:
 
 
 def _cost_line(kb: int, turns: Mapping[str, Mapping[int, Sequence[Turn]]]) -> Line:
-    costs = {name: Cost.median([turn.cost for turn in of_gateway[kb]]) for name, of_gateway in turns.items()}
+    costs = {name: Cost.median([cost for cost, _ in of_gateway[kb]]) for name, of_gateway in turns.items()}
     errors = ", ".join(f"{name} ({cost.error})" for name, cost in costs.items() if cost.error)
     figures = {name: cost.cpu_us for name, cost in costs.items() if cost.cpu_us}
     return Line(subject=f"{kb} kB", size=kb, figures=figures, error=errors or None)
@@ -74,9 +65,9 @@ def _cost_line(kb: int, turns: Mapping[str, Mapping[int, Sequence[Turn]]]) -> Li
 
 def _first_line(kb: int, turns: Mapping[str, Mapping[int, Sequence[Turn]]], direct_ms: float) -> Line:
     added_ms = {
-        name: statistics.median(turn.first_ms for turn in of_gateway[kb]) - direct_ms
+        name: statistics.median(first_ms for _, first_ms in of_gateway[kb]) - direct_ms
         for name, of_gateway in turns.items()
-        if any(turn.cost.served for turn in of_gateway[kb])
+        if any(cost.served for cost, _ in of_gateway[kb])
     }
     return Line(subject=f"{kb} kB", size=kb, figures={"without": direct_ms} | added_ms)
 
@@ -85,7 +76,7 @@ def _measure(started: Running, kb: int, site: Site) -> Turn:
     _drive(started.target, kb, site, WARM_S)
     before_s = started.tree.cpu_s
     result = _drive(started.target, kb, site)
-    return Turn(cost_of(result, started.tree.cpu_s - before_s), percentile(result.first_ms, 50))
+    return cost_of(result, started.tree.cpu_s - before_s), percentile(result.first_ms, 50)
 
 
 def _drive(target: Target, kb: int, site: Site, seconds: float | None = None) -> LoadResult:

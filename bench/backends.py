@@ -3,10 +3,8 @@
 import contextlib
 import os
 import shutil
-import socket
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +15,6 @@ from bench.gateways.install import ROOT
 from bench.machine import CannotRun, ProcessTree
 
 READY_S = 20.0
-POLL_S = 0.02
 CONNECTIONS_MAX = 200
 VALKEY_PID = "valkey.pid"
 SHARED_PROGRAMS = ("valkey-server", "redis-server")
@@ -45,6 +42,10 @@ def postgres() -> Iterator[Path]:
         shutil.rmtree(folder)
 
 
+def url_of(socket_path: Path) -> str:
+    return f"postgresql://{OWNER}@/postgres?host={socket_path.parent}"
+
+
 @contextlib.contextmanager
 def valkey(folder: Path) -> Iterator[int]:
     """Valkey, or Redis, without persistence; yields its port."""
@@ -55,7 +56,7 @@ def valkey(folder: Path) -> Iterator[int]:
     command = [program, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
     command += ["--pidfile", str(folder / VALKEY_PID)]
     with ProcessTree(command, None, folder / "valkey.log") as tree:
-        _wait_for_port(port, tree)
+        tree.wait_for_port(port, READY_S)
         yield port
 
 
@@ -65,14 +66,5 @@ def link(target: str, round_trip_ms: float, folder: Path) -> Iterator[int]:
     port = free_port()
     command = [sys.executable, "-m", "bench.link", str(port), target, str(round_trip_ms / 2)]
     with ProcessTree(command, None, folder / "link.log", {"PYTHONPATH": str(ROOT)}) as tree:
-        _wait_for_port(port, tree)
+        tree.wait_for_port(port, READY_S)
         yield port
-
-
-def _wait_for_port(port: int, tree: ProcessTree) -> None:
-    until_s = time.monotonic() + READY_S
-    while time.monotonic() < until_s and tree.is_running:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
-            return
-        time.sleep(POLL_S)
-    raise CannotRun(f"a program behind the fleet did not start: {tree.log_tail()}")

@@ -5,10 +5,9 @@ fourth one belongs to the first account. Of the keys, `known` have a secret that
 """
 
 import asyncio
-import contextlib
 import hashlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 from sqlalchemy import text
@@ -85,7 +84,7 @@ LAST = Statement(text("SELECT COALESCE(MAX(id), 0) FROM entries"))
 
 
 async def in_store(url: str, work: Callable[[Store], Awaitable[object]]) -> None:
-    store = open_store(url)
+    store = open_store(url, WAIT_S)
     try:
         await work(store)
     finally:
@@ -127,8 +126,7 @@ class BulkStore:
             for statement in (ADD_ACCOUNT, ADD_KEY, ADD_GRANT):
                 tx.change_each(statement, rows)
 
-        async with self._open() as store:
-            await store.transact(add)
+        await in_store(self._url, lambda store: store.transact(add))
 
     async def _add_charges(self, new: range) -> None:
         values = {"since": self._since_ms, "every": EVERY_MS, "accounts": self.accounts, "no": False}
@@ -144,17 +142,11 @@ class BulkStore:
             tx.change(ADD_DAYS, ends)
             tx.change(PAY, {"after": found[0]})
 
-        async with self._open() as store:
+        async def add_all(store: Store) -> None:
             for first in new[::BATCH]:
                 await store.transact(partial(add, part=range(first, min(first + BATCH, new.stop))))
 
-    @contextlib.asynccontextmanager
-    async def _open(self) -> AsyncIterator[Store]:
-        store = open_store(self._url, WAIT_S)
-        try:
-            yield store
-        finally:
-            await store.close()
+        await in_store(self._url, add_all)
 
     def _row(self, number: int, secret: str | None) -> Row:
         return {

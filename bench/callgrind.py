@@ -18,7 +18,6 @@ from bench.machine import CannotRun, ProcessStat, ProcessTree
 TOTAL = re.compile(r"^totals: (\d+)", re.MULTILINE)
 COMMAND_S = 20.0
 READY_S = 100.0
-POLL_S = 0.1
 STOPPING_S = 0.0005
 POLL_S = 0.002
 IDLE_LOOKS = 5
@@ -69,13 +68,8 @@ class Counter:
             quiet = quiet + 1 if self._tree.is_sleeping else 0
 
     async def _tell(self, *command: str) -> None:
-        vgdb = await asyncio.create_subprocess_exec(
-            "vgdb",
-            f"--pid={self._tree.pid}",
-            *command,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.PIPE,
-        )
+        none, pipe, pid = asyncio.subprocess.DEVNULL, asyncio.subprocess.PIPE, f"--pid={self._tree.pid}"
+        vgdb = await asyncio.create_subprocess_exec("vgdb", pid, *command, stdout=none, stderr=pipe)
         try:
             async with asyncio.timeout(COMMAND_S):
                 _, said = await vgdb.communicate()
@@ -94,16 +88,5 @@ async def counted(launch: Launch, folder: Path, source: Path) -> AsyncIterator[C
     command = [*valgrind, f"--callgrind-out-file={profile}", sys.executable, "-m", "bench.still_clock"]
     env = STEADY | {"PYTHONPATH": os.pathsep.join([str(source), str(ROOT)])}
     with ProcessTree([*command, *launch.command[1:]], None, folder / "process.log", env) as tree:
-        await _wait_until_ready(tree, launch.target.port)
+        await asyncio.to_thread(tree.wait_for_port, launch.target.port, READY_S)
         yield Counter(tree, profile)
-
-
-async def _wait_until_ready(tree: ProcessTree, port: int) -> None:
-    async with asyncio.timeout(READY_S):
-        while tree.is_running:
-            with contextlib.suppress(OSError):
-                _, writer = await asyncio.open_connection("127.0.0.1", port)
-                writer.close()
-                return
-            await asyncio.sleep(POLL_S)
-    raise CannotRun(f"the service exited during its start: {tree.log_tail()}")

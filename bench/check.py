@@ -27,9 +27,9 @@ from bench.gateways.base import free_port
 from bench.gateways.cadenza import Cadenza
 from bench.gateways.install import ROOT, debian_program
 from bench.machine import CannotRun, interpreter
-from bench.real_upstream import call, chunk
+from bench.real_upstream import call
 from bench.report import table
-from bench.upstream import BEGIN, CONTENT, PLAIN_REPLY, ending
+from bench.upstream import BEGIN, CONTENT, PLAIN_REPLY, chunk, ending
 from bench.workload import MARK, MESSAGES, PLAIN, RESPONSES, End, Shape, Target
 from cadenza.core.codes import make_key
 
@@ -183,7 +183,8 @@ def main() -> int:
             judge(known.get(interpreter(), now), now)
             BASELINE.write_bytes(msgspec.json.format(msgspec.json.encode(known | {interpreter(): now})) + b"\n")
             return 0
-        return judge(known.get(interpreter()) or measure(accepted_at()), now)
+        before = measure(options.against) if options.against else known.get(interpreter()) or measure(accepted_at())
+        return judge(before, now)
     except CannotRun as reason:
         sys.stderr.write(f"bench-check: {reason}\n")
         return 1
@@ -192,6 +193,7 @@ def main() -> int:
 def read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.check", description="Compare instructions per request.")
     parser.add_argument("--accept", action="store_true", help="write what was counted to bench/baseline.json")
+    parser.add_argument("--against", metavar="REV", help="compare with a Git revision instead of the baseline")
     return parser.parse_args()
 
 

@@ -1,25 +1,19 @@
-"""What attachments cost: speed and peak memory of each format. Run it as `python -m bench.documents`.
+"""What attachments cost: speed and peak memory of each format. `make bench ARGS="--parts documents"`.
 
 Each file is made here by the library that people use for it, and read by a process of its own with the address space
 of a confined child. The time is CPU time, without the start of the process; the peak is that of the whole process.
 """
 
-import io
 import os
 import random
 import subprocess
 import sys
-from collections.abc import Callable
-from email.message import EmailMessage
 
-import docx
-import fpdf
 import msgspec
-import openpyxl
-import pptx
 
 from bench.figures import Line, Section
-from bench.report import render_section
+from bench.measure import Site
+from bench.office import docx_of, eml_of, pdf_of, pptx_of, xlsx_of
 
 MEMORY_BYTES = 768 * 1024 * 1024
 MB = 1_000_000
@@ -62,38 +56,21 @@ class Writer:
         self._random = random.Random(16)  # noqa: S311 it chooses words
 
     def pdf(self) -> bytes:
-        pdf = fpdf.FPDF()
-        pdf.set_font("Helvetica", size=11)
-        for _ in range(self._size.pages):
-            pdf.add_page()
-            pdf.multi_cell(0, 6, self._paragraphs(4))
-        return bytes(pdf.output())
+        return pdf_of(self._paragraphs(4) for _ in range(self._size.pages))
 
     def docx(self) -> bytes:
-        document, target = docx.Document(), io.BytesIO()
-        for page in range(self._size.pages):
-            document.add_heading(f"Chapter {page}", 1)
-            for _ in range(4):
-                document.add_paragraph(self._paragraphs(1))
-        document.save(target)
-        return target.getvalue()
+        pages = range(self._size.pages)
+        return docx_of((f"Chapter {page}", [self._paragraphs(1) for _ in range(4)]) for page in pages)
 
     def xlsx(self) -> bytes:
-        workbook, target = openpyxl.Workbook(), io.BytesIO()
-        sheet = workbook.active
-        for row in range(self._size.rows):
-            sheet.append([row, self._sentence(3), self._random.random(), self._sentence(1), row * 2])
-        workbook.save(target)
-        return target.getvalue()
+        rows = range(self._size.rows)
+        return xlsx_of(
+            {"Sheet": ([row, self._sentence(3), self._random.random(), self._sentence(1), row * 2] for row in rows)}
+        )
 
     def pptx(self) -> bytes:
-        show, target = pptx.Presentation(), io.BytesIO()
-        for page in range(self._size.pages // 3):
-            slide = show.slides.add_slide(show.slide_layouts[1])
-            slide.shapes.title.text = f"Slide {page}"
-            slide.placeholders[1].text = "\n".join(self._sentence(9) for _ in range(6))
-        show.save(target)
-        return target.getvalue()
+        pages = range(self._size.pages // 3)
+        return pptx_of((f"Slide {page}", "\n".join(self._sentence(9) for _ in range(6))) for page in pages)
 
     def html(self) -> bytes:
         items = "".join(f'<li class="item"><a href="/{number}">link {number}</a></li>' for number in range(50))
@@ -104,11 +81,8 @@ class Writer:
         return "\n".join(self._paragraphs(4) for _ in range(self._size.pages)).encode()
 
     def eml(self) -> bytes:
-        message = EmailMessage()
-        message["Subject"], message["From"] = "The harvest", "ada@example.org"
-        message.set_content(self._paragraphs(4))
-        message.add_attachment(self.pdf(), maintype="application", subtype="pdf", filename="harvest.pdf")
-        return bytes(message)
+        headers = {"Subject": "The harvest", "From": "ada@example.org"}
+        return eml_of(headers, self._paragraphs(4), "harvest.pdf", "application/pdf", self.pdf())
 
     def _sentence(self, words: int) -> str:
         return " ".join(self._random.choices(TEXT.split(), k=words)).capitalize()
@@ -117,19 +91,17 @@ class Writer:
         return "\n".join(f"{'. '.join(self._sentence(14) for _ in range(6))}." for _ in range(count))
 
 
-def measure_documents(size: Size) -> list[Section]:
+def measure_documents(site: Site) -> list[Section]:
+    site.step("documents")
+    size = QUICK if site.is_quick else FULL
     writer = Writer(size)
-    makers: list[Callable[[], bytes]] = [
-        writer.text, writer.html, writer.pdf, writer.docx, writer.xlsx, writer.pptx, writer.eml,
-    ]  # fmt: skip
-    return [
-        Section(
-            title="Documents to text",
-            note="The CPU time of one file, and the peak memory of the process that reads it, with all parsers. "
-            "A section is a page, a sheet or a slide.",
-            lines=[measure_file(maker.__name__, maker(), size.rounds) for maker in makers],
-        )
-    ]
+    makers = (writer.text, writer.html, writer.pdf, writer.docx, writer.xlsx, writer.pptx, writer.eml)
+    lines = [measure_file(maker.__name__, maker(), size.rounds) for maker in makers]
+    note = (
+        "The CPU time of one file, and the peak memory of the process that reads it, with all parsers. A section is a"
+        " page, a sheet or a slide."
+    )
+    return [Section(title="Documents to text", note=note, lines=lines)]
 
 
 def measure_file(kind: str, data: bytes, rounds: int) -> Line:
@@ -147,8 +119,3 @@ def measure_file(kind: str, data: bytes, rounds: int) -> Line:
         "rss_peak_mb": peak_kb / 1024,
     }
     return Line(subject=kind.upper(), figures=figures)
-
-
-if __name__ == "__main__":
-    for section in measure_documents(QUICK if "--quick" in sys.argv else FULL):
-        sys.stdout.write(render_section(section) + "\n\n")

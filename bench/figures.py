@@ -25,7 +25,7 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
             served=sum(one.served for one in rounds),
             per_s=statistics.median(one.per_s for one in rounds),
             core_share=statistics.median(one.core_share for one in rounds),
-            error=next((one.error for one in rounds if one.error), None),
+            error=_first_error(rounds),
             rounds_us=measured_us,
         )
 
@@ -42,25 +42,15 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def median(cls, rounds: Sequence[Self]) -> Self:
-        return cls(
-            at_once=rounds[0].at_once,
-            first_p50_ms=statistics.median(one.first_p50_ms for one in rounds),
-            first_p99_ms=statistics.median(one.first_p99_ms for one in rounds),
-            gap_p50_ms=statistics.median(one.gap_p50_ms for one in rounds),
-            gap_p99_ms=statistics.median(one.gap_p99_ms for one in rounds),
-            error=next((one.error for one in rounds if one.error), None),
-        )
+        times_ms = {name: statistics.median(getattr(one, name) for one in rounds) for name in TIMES}
+        return cls(at_once=rounds[0].at_once, error=_first_error(rounds), **times_ms)
 
     def minus(self, direct: "Timing") -> "Timing":
         """The latency a gateway adds: the difference of the percentiles."""
-        return Timing(
-            at_once=self.at_once,
-            first_p50_ms=self.first_p50_ms - direct.first_p50_ms,
-            first_p99_ms=self.first_p99_ms - direct.first_p99_ms,
-            gap_p50_ms=self.gap_p50_ms - direct.gap_p50_ms,
-            gap_p99_ms=self.gap_p99_ms - direct.gap_p99_ms,
-            error=self.error,
-        )
+        return msgspec.structs.replace(self, **{name: getattr(self, name) - getattr(direct, name) for name in TIMES})
+
+
+TIMES = ("first_p50_ms", "first_p99_ms", "gap_p50_ms", "gap_p99_ms")
 
 
 class GatewayFigures(msgspec.Struct, kw_only=True):
@@ -84,22 +74,14 @@ class GatewayFigures(msgspec.Struct, kw_only=True):
         good = [one for one in rounds if not one.failure]
         if not good:
             return rounds[0]
-        plain, burst, spaced = (
-            Cost.median([cost for cost in costs if cost])
-            for costs in zip(*((one.plain, one.burst, one.spaced) for one in good), strict=True)
-        )
-        return cls(
-            name=good[0].name,
-            version=good[0].version,
-            cold_start_s=_median(one.cold_start_s for one in good),
-            rss_idle_mb=_median(one.rss_idle_mb for one in good),
-            rss_load_mb=_median(one.rss_load_mb for one in good),
-            rss_after_mb=_median(one.rss_after_mb for one in good),
-            plain=plain,
-            burst=burst,
-            spaced=spaced,
-            added=[Timing.median(timings) for timings in zip(*(one.added for one in good), strict=True)],
-        )
+        costs = {
+            name: Cost.median([cost for one in good if (cost := getattr(one, name))])
+            for name in ("plain", "burst", "spaced")
+        }
+        sizes = ("cold_start_s", "rss_idle_mb", "rss_load_mb", "rss_after_mb")
+        medians = {name: _median(getattr(one, name) for one in good) for name in sizes}
+        added = [Timing.median(timings) for timings in zip(*(one.added for one in good), strict=True)]
+        return msgspec.structs.replace(good[0], added=added, **costs, **medians)
 
     def added_at(self, at_once: int) -> Timing | None:
         return next((timing for timing in self.added if timing.at_once == at_once and not timing.error), None)
@@ -145,3 +127,7 @@ class Results(msgspec.Struct, kw_only=True):
 def _median(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return statistics.median(known) if known else None
+
+
+def _first_error(rounds: Sequence[Cost] | Sequence[Timing]) -> str | None:
+    return next((one.error for one in rounds if one.error), None)

@@ -5,13 +5,15 @@ from collections.abc import Iterator
 import msgspec
 
 from bench import agent, alone, mix
-from bench.figures import Cost, GatewayFigures, Results
+from bench.figures import GatewayFigures, Results
 
 PLAIN_US = 250.0  # about the least for Python with every feature on
-PLAIN_OF_TENSORZERO = 0.75
-LITELLM_OVER_PLAIN = 80
-SPACED_OF_TENSORZERO = 0.7
-BURST_OF_TENSORZERO = 0.35
+BESIDE_PEERS = (
+    ("plain request, 0.75 × TensorZero", "plain", "TensorZero", 0.75),
+    ("plain request, 1/80 of LiteLLM", "plain", "LiteLLM", 1 / 80),
+    ("stream, chunks 5 ms apart, 0.7 × TensorZero", "spaced", "TensorZero", 0.7),
+    ("stream, chunks at once, 0.35 × TensorZero", "burst", "TensorZero", 0.35),
+)
 FIRST_P50_MS = 0.8
 FIRST_P99_MS = 3.0
 FIRST_AT_ONCE = 64
@@ -56,21 +58,13 @@ def goals(results: Results) -> list[Goal]:
 
 
 def _goals(results: Results, own: GatewayFigures) -> Iterator[Goal]:
-    tensorzero, litellm = results.find("TensorZero"), results.find("LiteLLM")
-    plain_us, their_us = _cpu_us(own.plain), _cpu_us(tensorzero.plain) if tensorzero else None
-    slow_us = _cpu_us(litellm.plain) if litellm else None
-    yield Goal("plain request", PLAIN_US, plain_us, "µs")
-    yield Goal("plain request, 0.75 × TensorZero", _times(their_us, PLAIN_OF_TENSORZERO), plain_us, "µs")
-    yield Goal("plain request, 1/80 of LiteLLM", _times(slow_us, 1 / LITELLM_OVER_PLAIN), plain_us, "µs")
-    spaced_us, burst_us = (_cpu_us(tensorzero.spaced), _cpu_us(tensorzero.burst)) if tensorzero else (None, None)
-    limit_us = _times(spaced_us, SPACED_OF_TENSORZERO)
-    yield Goal("stream, chunks 5 ms apart, 0.7 × TensorZero", limit_us, _cpu_us(own.spaced), "µs")
-    limit_us = _times(burst_us, BURST_OF_TENSORZERO)
-    yield Goal("stream, chunks at once, 0.35 × TensorZero", limit_us, _cpu_us(own.burst), "µs")
+    yield Goal("plain request", PLAIN_US, cpu_us(own, "plain"), "µs")
+    for name, kind, peer, factor in BESIDE_PEERS:
+        yield Goal(name, _times(cpu_us(results.find(peer), kind), factor), cpu_us(own, kind), "µs")
     added = own.added_at(FIRST_AT_ONCE)
-    p50_ms, p99_ms = (added.first_p50_ms, added.first_p99_ms) if added else (None, None)
-    yield Goal("added time to first token, 64 streams, p50", FIRST_P50_MS, p50_ms, "ms")
-    yield Goal("added time to first token, 64 streams, p99", FIRST_P99_MS, p99_ms, "ms")
+    for percent, limit_ms in ((50, FIRST_P50_MS), (99, FIRST_P99_MS)):
+        measured_ms = getattr(added, f"first_p{percent}_ms", None)
+        yield Goal(f"added time to first token, 64 streams, p{percent}", limit_ms, measured_ms, "ms")
     yield Goal("resident memory under load", RSS_MB, own.rss_load_mb, "MB")
     yield Goal("memory per idle open stream", IDLE_STREAM_KB, _idle_stream_kb(results), "kB")
     yield Goal("cold start", COLD_START_S, own.cold_start_s, "s")
@@ -119,8 +113,9 @@ def _protocol_goals(results: Results) -> Iterator[Goal]:
         yield Goal(f"{name} stream, {PROTOCOL_OF_CHAT} × a chat's", _times(chat_us, PROTOCOL_OF_CHAT), cost_us, "µs")
 
 
-def _cpu_us(cost: Cost | None) -> float | None:
-    return cost.cpu_us if cost else None
+def cpu_us(of: GatewayFigures | None, kind: str) -> float | None:
+    """Of a kind of request: a field of the figures."""
+    return getattr(getattr(of, kind, None), "cpu_us", None)
 
 
 def _times(value: float | None, factor: float) -> float | None:

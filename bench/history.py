@@ -52,7 +52,7 @@ def main() -> int:
 def read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.history", description="Plot the cost of requests over time.")
     parser.add_argument(
-        "--every", type=int, default=EVERY, help="measure the newest commit and each Nth before it [%(default)s]"
+        "--every", type=int, default=EVERY, help="the newest commit and each Nth before it [%(default)s]"
     )
     return parser.parse_args()
 

@@ -7,11 +7,12 @@ would run in lockstep.
 
 import asyncio
 import collections
+import contextlib
 import itertools
 import random
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import msgspec
 
@@ -125,21 +126,27 @@ async def drive(load: Load) -> LoadResult:
     return await Driver(load).run()
 
 
-async def drive_watched(load: Load, look: Callable[[], float]) -> tuple[LoadResult, float]:
-    """Run the load and sample `look`. Returns the result and the largest sample."""
-    most = look()
+@contextlib.asynccontextmanager
+async def sampled(look: Callable[[], float], every_s: float = SAMPLE_S) -> AsyncIterator[list[float]]:
+    """Samples during a block."""
+    samples = [look()]
 
     async def watch() -> None:
-        nonlocal most
         while True:
-            await asyncio.sleep(SAMPLE_S)
-            most = max(most, look())
+            await asyncio.sleep(every_s)
+            samples.append(look())
 
     watching = asyncio.create_task(watch())
     try:
-        return await drive(load), most
+        yield samples
     finally:
         watching.cancel()
+
+
+async def drive_watched(load: Load, look: Callable[[], float]) -> tuple[LoadResult, float]:
+    """Returns the result and the largest sample."""
+    async with sampled(look) as samples:
+        return await drive(load), max(samples)
 
 
 def percentile(values: Sequence[float], percent: int) -> float:

@@ -1,94 +1,59 @@
-"""What reading a long ledger takes, on SQLite and on Postgres: `python -m bench.long_ledger` prints the table.
+"""What reading a long ledger takes, on SQLite and on Postgres: `make bench ARGS="--parts long-ledger"`.
 
 A store is built with 10,000 accounts and a key each, of which the first has a quarter of all requests. A million
 charges take minutes to build, on each store. CPU time is that of this process, so on Postgres it is a small part.
 """
 
-import argparse
 import asyncio
 import itertools
-import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Iterator
-from pathlib import Path
-
-from tests.postgres import OWNER
 
 from bench import backends
-from bench.bulk import FIRST_ACCOUNT, WAIT_S, BulkStore
+from bench.bulk import FIRST_ACCOUNT, in_store
 from bench.figures import Line, Section
-from bench.gateways.install import WORK_DIR
-from bench.machine import CannotRun
-from bench.report import render_section
+from bench.fleet import make_accounts
+from bench.measure import Site
 from cadenza.control.money.statement import export_statement, read_statement
+from cadenza.core.records import Owner
 from cadenza.core.spans import Span
 from cadenza.core.usage_report import GROUPS
 from cadenza.ledger import check, statement
 from cadenza.ledger.export import export
-from cadenza.store.address import open_store
-from cadenza.store.migrate import migrate
 from cadenza.store.store import Store
 from cadenza.store.tables import usage
 
 ACCOUNTS = 10_000
-CHARGES = 1_000_000
+CHARGES, CHARGES_QUICK = 1_000_000, 50_000
 EXPORTED = 100_000
 BUSY, ORDINARY = f"acct_bench_{FIRST_ACCOUNT}", f"acct_bench_{FIRST_ACCOUNT + 1}"
 EMAIL = "1@example.org"  # of the ordinary account
 
 
-def main() -> int:
-    options = read_options()
-    try:
-        with tempfile.TemporaryDirectory(prefix="long-", dir=_work_dir()) as name:
-            sections = [measure("SQLite", f"sqlite:///{name}/cadenza.db", options.charges)]
-        if options.postgres:
-            with backends.postgres() as socket_path:
-                url = f"postgresql://{OWNER}@/postgres?host={socket_path.parent}"
-                sections.append(measure("Postgres", url, options.charges))
-    except CannotRun as reason:
-        sys.stderr.write(f"bench: {reason}\n")
-        return 1
-    for section in sections:
-        sys.stdout.write(render_section(section) + "\n\n")
-    return 0
+def measure_long_ledger(site: Site) -> list[Section]:
+    sections = [measure("SQLite", f"sqlite:///{site.folder}/long.db", site)]
+    with backends.postgres() as socket_path:
+        return [*sections, measure("Postgres", backends.url_of(socket_path), site)]
 
 
-def read_options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m bench.long_ledger", description="Measure reads of a long ledger.")
-    parser.add_argument("--charges", type=int, default=CHARGES, help="the length of the ledger [%(default)s]")
-    parser.add_argument("--postgres", action="store_true", help="on Postgres too")
-    return parser.parse_args()
-
-
-def measure(name: str, url: str, charges: int) -> Section:
-    asyncio.run(_migrate(url))
-    bulk = BulkStore(url)
-    bulk.grow_accounts(ACCOUNTS)
+def measure(name: str, url: str, site: Site) -> Section:
+    charges, lines = CHARGES_QUICK if site.is_quick else CHARGES, list[Line]()
+    site.step(f"{name}: a ledger with {charges:,} charges")
+    bulk = make_accounts(url, ACCOUNTS)
     bulk.grow_charges(charges)
-    lines = asyncio.run(_measure(url, bulk.month))
+
+    async def read_all(store: Store) -> None:
+        for what, reading in readings(store, bulk.month):
+            lines.append(await _time(what, reading))
+
+    asyncio.run(in_store(url, read_all))
     return Section(title=f"{name}, {charges:,} charges", note=f"{ACCOUNTS:,} accounts.", lines=lines)
-
-
-async def _migrate(url: str) -> None:
-    store = open_store(url, WAIT_S)
-    await migrate(store)
-    await store.close()
-
-
-async def _measure(url: str, month: Span) -> list[Line]:
-    store = open_store(url, WAIT_S)
-    try:
-        return [await _time(what, reading) for what, reading in readings(store, month)]
-    finally:
-        await store.close()
 
 
 def readings(store: Store, month: Span) -> Iterator[tuple[str, Awaitable[object]]]:
     yield "`ledger check` of open entries", check.find_violations(store)
-    yield "statement of a month, an ordinary account", read_statement(store, ORDINARY, span=month)
-    yield "its file", _read(export_statement(store, ORDINARY, month))
+    yield "statement of a month, an ordinary account", read_statement(store, Owner(ORDINARY, ""), span=month)
+    yield "its file", _read(export_statement(store, Owner(ORDINARY, ""), month))
     for group in GROUPS:
         yield f"its usage by {group}", usage.report(store, ORDINARY, month, group)
     yield "`ledger export --account --month`", _read(export(store, EMAIL, month))
@@ -111,12 +76,3 @@ async def _time(what: str, reading: Awaitable[object]) -> Line:
     await reading
     figures = {"elapsed_s": time.perf_counter() - began_s, "cpu_s": time.process_time() - cpu_s}
     return Line(subject=what, figures=figures)
-
-
-def _work_dir() -> Path:
-    WORK_DIR.mkdir(exist_ok=True)
-    return WORK_DIR
-
-
-if __name__ == "__main__":
-    sys.exit(main())

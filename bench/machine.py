@@ -10,17 +10,20 @@ import os
 import platform
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Self
 
 GATEWAY_CORE = 0
 LOAD_CORE = 1
 END_S = 5.0
+POLL_S = 0.01
 SETTLE_S = 30.0
 QUIET_S = 0.5
 QUIET_SHARE = 0.05
@@ -111,6 +114,24 @@ class ProcessTree:
             if self.cpu_s - before_s < QUIET_SHARE * QUIET_S:
                 return
 
+    def wait_until(self, is_ready: Callable[[], bool], within_s: float) -> None:
+        """CannotRun if the program ends before it is ready, or takes longer."""
+        until_s = time.monotonic() + within_s
+        while not is_ready():
+            if not self.is_running:
+                raise CannotRun(f"the process exited during its start: {self.log_tail()}")
+            if time.monotonic() > until_s:
+                raise CannotRun(f"not ready in {within_s:.0f} s: {self.log_tail()}")
+            time.sleep(POLL_S)
+
+    def wait_for_port(self, port: int, within_s: float) -> None:
+        def is_open() -> bool:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+                return True
+            return False
+
+        self.wait_until(is_open, within_s)
+
     def stop(self) -> None:
         for number in (signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError):
@@ -140,22 +161,19 @@ def stats_of(session: int) -> list[ProcessStat]:
     return [stat for stat in found if (stat.pid in own or stat.parent in own) and not stat.is_dead]
 
 
-@contextlib.contextmanager
-def on_core(core: int) -> Iterator[None]:
+def on_core(core: int) -> AbstractContextManager[None]:
     """Pin processes started inside the block to one core."""
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {core})
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
+    return on_cores({core})
+
+
+def on_all_cores() -> AbstractContextManager[None]:
+    return on_cores(range(os.cpu_count() or 1))
 
 
 @contextlib.contextmanager
-def on_all_cores() -> Iterator[None]:
-    """Let processes started inside the block use every core."""
+def on_cores(cores: Iterable[int]) -> Iterator[None]:
     before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, range(os.cpu_count() or 1))
+    os.sched_setaffinity(0, cores)
     try:
         yield
     finally:

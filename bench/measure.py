@@ -3,6 +3,7 @@
 The cost of a request is the user and system time of the gateway's process tree divided by the requests it served.
 """
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,8 +12,9 @@ import msgspec
 import uvloop
 
 from bench import wrk
-from bench.figures import Cost, GatewayFigures, Timing
+from bench.figures import Cost, GatewayFigures, Line, Timing
 from bench.gateways.base import Gateway, Running, running
+from bench.gateways.install import debian_program
 from bench.load import Load, LoadResult, drive, drive_watched, percentile
 from bench.machine import CannotRun, ProcessTree
 from bench.workload import BURST, PLAIN, SPACED, SPACED_SHORT, Shape, Target
@@ -40,36 +42,41 @@ QUICK = Pace(rounds=1, warm_s=0.5, plain_s=2, burst_s=1, spaced_s=1.2, timed_s=1
 
 
 class Site(msgspec.Struct, frozen=True):
-    """What every measurement needs: a work folder, the upstream's port, the pace and the progress bar."""
+    """What every measurement needs: a work folder, the upstream's port, the pace, and the gateways that were chosen."""
 
     folder: Path
     upstream_port: int
     pace: Pace
     step: Callable[[str], None]  # called before each measurement with its name
+    gateways: Sequence[Gateway] = ()
+
+    @property
+    def is_quick(self) -> bool:
+        return self.pace is QUICK
 
 
-def measure_direct(site: Site) -> list[Timing]:
-    """Time the same loads sent directly to the upstream."""
+def measure_all(site: Site) -> tuple[list[Timing], list[GatewayFigures]]:
+    """The same loads sent directly to the upstream, and through each gateway.
+
+    They take turns: two starts of the same program differ by 5%, because of its memory layout, and minutes by more.
+    """
+    with contextlib.suppress(CannotRun):  # then our own client is used instead
+        debian_program("wrk", "wrk")
     site.step("directly to the upstream")
     target = Target(site.upstream_port)
-    _run_load(target, SPACED_SHORT, PLAIN_AT_ONCE, 0.5)
-    return [measure_times(target, at_once, site.pace.timed_s) for at_once in TIMED_AT_ONCE]
-
-
-def measure_gateways(gateways: Sequence[Gateway], site: Site, direct: list[Timing]) -> list[GatewayFigures]:
-    """Take turns: two starts of the same program differ by 5%, because of its memory layout, and minutes by more."""
+    run_load(target, SPACED_SHORT, PLAIN_AT_ONCE, 0.5)
+    direct = [measure_times(target, at_once, site.pace.timed_s) for at_once in TIMED_AT_ONCE]
     rounds = [
-        [measure_gateway(gateway, site, direct, number) for gateway in gateways] for number in range(site.pace.rounds)
+        [measure_gateway(one, site, direct, number) for one in site.gateways] for number in range(site.pace.rounds)
     ]
-    return [GatewayFigures.median(measured) for measured in zip(*rounds, strict=True)]
+    return direct, [GatewayFigures.median(measured) for measured in zip(*rounds, strict=True)]
 
 
 def measure_gateway(gateway: Gateway, site: Site, direct: list[Timing], number: int) -> GatewayFigures:
     figures = GatewayFigures(name=gateway.name)
     try:
-        site.step(f"{gateway.name}: install")
+        site.step(gateway.name)
         figures.version = gateway.install()
-        site.step(f"{gateway.name}: start")
         with running(gateway, site.folder / f"{gateway.name.lower()}-{number}", site.upstream_port) as started:
             figures.cold_start_s = started.cold_start_s
             _measure_running(figures, started, site, direct)
@@ -86,17 +93,14 @@ def _measure_running(figures: GatewayFigures, started: Running, site: Site, dire
     tree, target, pace = started.tree, started.target, site.pace
     time.sleep(pace.after_s)
     figures.rss_idle_mb = tree.rss_mb
-    site.step(f"{figures.name}: streams")
-    _run_load(target, PLAIN, PLAIN_AT_ONCE, pace.warm_s)
+    run_load(target, PLAIN, PLAIN_AT_ONCE, pace.warm_s)
     rss_plain_mb = tree.rss_mb
     figures.burst, _ = measure_streams(tree, target, BURST, pace.burst_s)
     figures.spaced, rss_streams_mb = measure_streams(tree, target, SPACED, pace.spaced_s)
-    site.step(f"{figures.name}: latency")
     for timing in direct:
         seen = measure_times(target, timing.at_once, pace.timed_s)
         figures.added.append(seen.minus(timing))
     figures.rss_load_mb = max(rss_plain_mb, rss_streams_mb, tree.rss_mb)
-    site.step(f"{figures.name}: plain requests")
     figures.plain = measure_plain(started, pace, site.folder)
     time.sleep(pace.after_s)
     figures.rss_after_mb = tree.rss_mb
@@ -104,18 +108,18 @@ def _measure_running(figures: GatewayFigures, started: Running, site: Site, dire
 
 def measure_plain(started: Running, pace: Pace, folder: Path) -> Cost:
     """64 connections: wrk if the gateway is fast, otherwise our own client, which never aborts a request."""
-    warm = _run_load(started.target, PLAIN, PLAIN_AT_ONCE, pace.warm_s)
+    warm = run_load(started.target, PLAIN, PLAIN_AT_ONCE, pace.warm_s)
     tree, before_s = started.tree, started.tree.cpu_s
     if warm.per_s >= wrk.RATE_MIN and wrk.is_installed():
         result = uvloop.run(wrk.drive_wrk(started.target, PLAIN_AT_ONCE, pace.plain_s, folder))
     else:
-        result = _run_load(started.target, PLAIN, PLAIN_AT_ONCE, pace.plain_s)
+        result = run_load(started.target, PLAIN, PLAIN_AT_ONCE, pace.plain_s)
     return cost_of(result, tree.cpu_s - before_s)
 
 
 def measure_streams(tree: ProcessTree, target: Target, shape: Shape, seconds: float) -> tuple[Cost, float]:
     """Returns the cost of a stream and the peak memory."""
-    _run_load(target, shape, STREAMS_AT_ONCE, min(0.5, seconds / 4))
+    run_load(target, shape, STREAMS_AT_ONCE, min(0.5, seconds / 4))
     before_s = tree.cpu_s
     pause_s = PAUSE_S if shape.gap_ms else 0.0
     load = Load(target.port, [target.request(shape)], shape, STREAMS_AT_ONCE, seconds, pause_s)
@@ -128,14 +132,36 @@ def measure_times(target: Target, at_once: int, seconds: float) -> Timing:
     shape = SPACED_SHORT if at_once == 1 else SPACED
     load = Load(target.port, [target.request(shape)], shape, at_once, seconds, PAUSE_S)
     result = uvloop.run(drive(load))
-    return Timing(
-        at_once=at_once,
-        first_p50_ms=percentile(result.first_ms, 50),
-        first_p99_ms=percentile(result.first_ms, 99),
-        gap_p50_ms=percentile(result.gap_ms, 50),
-        gap_p99_ms=percentile(result.gap_ms, 99),
-        error=result.error,
-    )
+    return Timing(at_once=at_once, error=result.error, **streamed_ms(result))
+
+
+def streamed_ms(result: LoadResult) -> dict[str, float]:
+    """To the first token, and between two chunks."""
+    times = {"first": result.first_ms, "gap": result.gap_ms}
+    return {f"{name}_p{percent}_ms": percentile(ms, percent) for name, ms in times.items() for percent in (50, 99)}
+
+
+def line_of(subject: str, size: int, started: Running, load: Load) -> Line:
+    """What a load costs and how long its replies take, as a line of a table."""
+    before_s = started.tree.cpu_s
+    result = uvloop.run(drive(load))
+    cpu_us = 1e6 * (started.tree.cpu_s - before_s) / max(1, result.good)
+    return Line(subject=subject, size=size, figures={"cpu_us": cpu_us, **times_of(result)}, error=result.error)
+
+
+def with_ratio(lines: Sequence[Line], kind_of: Callable[[Line], object] = lambda _: None) -> list[Line]:
+    """The lines with their CPU as a multiple of that of the first of their kind."""
+    least_us, found = dict[object, float](), list[Line]()
+    for line in lines:
+        cpu_us = line.figures.get("cpu_us", 0.0)
+        figures = {**line.figures, "cpu_ratio": cpu_us / (least_us.setdefault(kind_of(line), cpu_us) or 1.0)}
+        found.append(msgspec.structs.replace(line, figures=figures))
+    return found
+
+
+def times_of(result: LoadResult) -> dict[str, float]:
+    times_ms = {f"p{percent}_ms": percentile(result.took_ms, percent) for percent in (50, 99)}
+    return times_ms | {"max_ms": max(result.took_ms, default=0.0), "per_s": result.per_s}
 
 
 def cost_of(result: LoadResult, cpu_s: float) -> Cost:
@@ -148,5 +174,5 @@ def cost_of(result: LoadResult, cpu_s: float) -> Cost:
     )
 
 
-def _run_load(target: Target, shape: Shape, at_once: int, seconds: float) -> LoadResult:
+def run_load(target: Target, shape: Shape, at_once: int, seconds: float) -> LoadResult:
     return uvloop.run(drive(Load(target.port, [target.request(shape)], shape, at_once, seconds)))

@@ -9,17 +9,17 @@ import contextlib
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 import uvloop
-from tests.postgres import OWNER
 
-from bench import backends, fleet
-from bench.bulk import BulkStore, in_store
+from bench import backends
+from bench.bulk import in_store
 from bench.figures import Line, Section
-from bench.fleet_store import Accounts
+from bench.fleet import make_accounts, running_fleet
+from bench.gateways.cadenza import Cadenza
 from bench.gateways.install import ROOT
 from bench.goals import NEIGHBOURS
 from bench.load import Load, LoadResult, drive, percentile
@@ -29,14 +29,12 @@ from bench.neighbour_loads import LOADS, PASSWORD, Heavy
 from bench.workload import PLAIN, Target
 from cadenza.core.records import COMMAND_LINE
 from cadenza.parts.site.accounts import set_password
-from cadenza.store.migrate import migrate
 
 STORES = ("SQLite", "Postgres")
 ERASED = 20
 CHATS_AT_ONCE = 4
 CHAT_PAUSE_S = 0.02
 BEGUN_S = 120.0
-POLL_S = 0.02
 SEARCH = """
 [grounding.search]
 engine = "searxng"
@@ -59,12 +57,8 @@ FULL = Size(alone_s=5.0, beside_s=12.0, rows=1_000_000)
 QUICK = Size(alone_s=1.5, beside_s=4.0, rows=100_000)
 
 
-def count_steps() -> int:
-    return len(STORES) * (1 + len(LOADS))
-
-
-def measure_neighbours(site: Site, size: Size) -> list[Section]:
-    return [_measure_store(name, site, size) for name in STORES]
+def measure_neighbours(site: Site) -> list[Section]:
+    return [_measure_store(name, site, QUICK if site.is_quick else FULL) for name in STORES]
 
 
 def _measure_store(store: str, site: Site, size: Size) -> Section:
@@ -72,12 +66,10 @@ def _measure_store(store: str, site: Site, size: Size) -> Section:
     folder, lines = site.folder / f"neighbours-{store}", list[Line]()
     with contextlib.ExitStack() as stack:
         url = stack.enter_context(_store_url(store, folder))
-        fleet.configure(folder, fleet.Setup(store, url), site.upstream_port)
-        with (folder / "cadenza.toml").open("a") as config:
-            config.write(SEARCH.format(upstream_port=site.upstream_port))
-        accounts = _make_accounts(url, size.rows)
-        [one] = stack.enter_context(fleet.running_fleet(folder, 1, accounts, GATEWAY_CORE)).members
-        heavy_key, chat_key, *_ = accounts.keys
+        serve = Cadenza().configure(folder, site.upstream_port, url, more=SEARCH)
+        keys = _make_accounts(url, size.rows)
+        [one] = stack.enter_context(running_fleet(serve, 1, keys, GATEWAY_CORE)).members
+        heavy_key, chat_key, *_ = keys
         emails = [f"{number}@example.org" for number in (0, *range(2, 2 + ERASED))]
         heavy = Heavy(one.target.port, heavy_key, emails, str(folder))
         target = msgspec.structs.replace(one.target, headers={"authorization": f"Bearer {chat_key}"})
@@ -100,7 +92,7 @@ def _store_url(store: str, folder: Path) -> Iterator[str]:
     with contextlib.ExitStack() as stack:
         with on_all_cores():
             socket_path = stack.enter_context(backends.postgres())
-        yield f"postgresql://{OWNER}@/postgres?host={socket_path.parent}"
+        yield backends.url_of(socket_path)
 
 
 def measure_load(name: str, heavy: Heavy, target: Target, size: Size) -> Line:
@@ -108,18 +100,13 @@ def measure_load(name: str, heavy: Heavy, target: Target, size: Size) -> Line:
     log = Path(heavy.folder) / f"{name.replace(' ', '-')}.log"
     command = [sys.executable, "-m", "bench.neighbour_loads", name, msgspec.json.encode(heavy).decode()]
     with ProcessTree(command, LOAD_CORE, log, {"PYTHONPATH": str(ROOT)}) as tree:
-        _wait_until_begun(tree, log)
+        tree.wait_until(lambda: "begun" in log.read_text(), BEGUN_S)
         beside = _chats(target, size.beside_s)
         error = None if tree.is_running or name == "erasure" else f"the load ended: {tree.log_tail()}"
     replies = Counter(line < "400" for line in log.read_text().split() if line.isdigit())
-    figures = {
-        "alone_p50_ms": percentile(alone.took_ms, 50),
-        "alone_p99_ms": percentile(alone.took_ms, 99),
-        "beside_p50_ms": percentile(beside.took_ms, 50),
-        "beside_p99_ms": percentile(beside.took_ms, 99),
-        "done": replies[True],
-        "refused": replies[False],
-    }
+    chats = {"alone": alone.took_ms, "beside": beside.took_ms}
+    times = {f"{name}_p{percent}_ms": percentile(ms, percent) for name, ms in chats.items() for percent in (50, 99)}
+    figures = {**times, "done": float(replies[True]), "refused": float(replies[False])}
     return Line(subject=name, figures=figures, error=error or beside.error or alone.error)
 
 
@@ -128,21 +115,11 @@ def _chats(target: Target, seconds: float) -> LoadResult:
     return uvloop.run(drive(load))
 
 
-def _wait_until_begun(tree: ProcessTree, log: Path) -> None:
-    until_s = time.monotonic() + BEGUN_S
-    while "begun" not in log.read_text():
-        if not tree.is_running or time.monotonic() > until_s:
-            raise CannotRun(f"the load did not begin: {tree.log_tail()}")
-        time.sleep(POLL_S)
-
-
-def _make_accounts(url: str, rows: int) -> Accounts:
+def _make_accounts(url: str, rows: int) -> Sequence[str]:
     """The first has the ledger and a password, the second one chats, and the others are there to be erased."""
-    asyncio.run(in_store(url, migrate))
-    bulk = BulkStore(url)
-    bulk.grow_accounts(1)
+    bulk = make_accounts(url, 1)
     bulk.grow_charges(rows)
     bulk.grow_accounts(2 + ERASED)
     now_ms = time.time_ns() // 1_000_000
     asyncio.run(in_store(url, lambda store: set_password(store, "0@example.org", PASSWORD, COMMAND_LINE, now_ms)))
-    return Accounts(tuple(bulk.secrets))
+    return bulk.secrets

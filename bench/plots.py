@@ -5,7 +5,7 @@ Costs span four decades, so the scales are logarithmic and the marks are dots; a
 
 import io
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from bench.figures import Cost, GatewayFigures, Results, Section
-from bench.goals import FIRST_AT_ONCE
+from bench.goals import FIRST_AT_ONCE, cpu_us
 from bench.report import ALT_TEXTS, figure_label, number
 from bench.svg import PALETTE, tidy_svg
 
@@ -33,11 +33,7 @@ FLAT_RATIO = 4
 SHORT_NUMBERS = FuncFormatter(lambda value, _: _short(value))
 DATES = FuncFormatter(lambda at_s, _: f"{datetime.fromtimestamp(at_s, UTC):%d %b, %H:%M}")
 HALF_DAY_S = 12 * 60 * 60
-PANELS: tuple[tuple[str, Callable[[GatewayFigures], Cost | None]], ...] = (
-    ("Plain request", lambda one: one.plain),
-    ("Stream of 100 chunks", lambda one: one.burst),
-    ("100 chunks, 5 ms apart", lambda one: one.spaced),
-)
+PANELS = {"plain": "Plain request", "burst": "Stream of 100 chunks", "spaced": "100 chunks, 5 ms apart"}
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "cadenza",
@@ -51,24 +47,20 @@ STYLE: dict[Any, Any] = {
     "axes.titleweight": "bold",
     "axes.titlelocation": "left",
     "axes.titlepad": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.spines.left": False,
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "axes.spines.left"), False),
     "axes.axisbelow": True,
     "axes.labelpad": 6,
     "grid.color": GUIDE,
     "grid.linewidth": 0.8,
     "xtick.color": GUIDE,
     "xtick.labelcolor": MUTED,
+    "xtick.labelsize": 9,
     "ytick.color": GUIDE,
     "ytick.labelcolor": MUTED,
-    "xtick.labelsize": 9,
     "ytick.labelsize": 10,
     "ytick.major.size": 0,
     "ytick.major.pad": 6,
-    "figure.constrained_layout.w_pad": 0.12,
-    "figure.constrained_layout.h_pad": 0.12,
-    "figure.constrained_layout.hspace": 0.08,
+    **{f"figure.constrained_layout.{name}": pad for name, pad in (("w_pad", 0.12), ("h_pad", 0.12), ("hspace", 0.08))},
 }
 
 
@@ -91,10 +83,7 @@ def draw_history(points: Sequence[tuple[int, Mapping[str, int]]], folder: Path) 
     names = list(points[-1][1])
     every_s = HALF_DAY_S * max(1, round((points[-1][0] - points[0][0]) / 4 / HALF_DAY_S))
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(WIDTH_IN, 2.2 * -(-len(names) // 2)), layout="constrained")
-        panels = list(figure.subplots(-(-len(names) // 2), 2, squeeze=False).flat)
-        for panel in panels[len(names) :]:
-            panel.remove()
+        figure, panels = _panels(len(names), 2.2)
         for panel, name in zip(panels, names, strict=False):
             known = [(at, counts[name]) for at, counts in points if name in counts]
             times, counts = zip(*known, strict=True)
@@ -110,20 +99,31 @@ def draw_history(points: Sequence[tuple[int, Mapping[str, int]]], folder: Path) 
         return _save(figure, folder / "history.svg")
 
 
+def _panels(count: int, height_in: float) -> tuple[Figure, list[Axes]]:
+    """A figure of so many panels, two in a line."""
+    columns = min(2, count)
+    lines = -(-count // columns)
+    figure = Figure(figsize=(WIDTH_IN, height_in * lines), layout="constrained")
+    panels = list(figure.subplots(lines, columns, squeeze=False).flat)
+    for panel in panels[count:]:
+        panel.remove()
+    return figure, panels
+
+
 def _draw_costs(gateways: Sequence[GatewayFigures]) -> Figure:
-    rows = sorted(gateways, key=lambda one: _cpu_us(one.plain) or math.inf)
+    rows = sorted(gateways, key=lambda one: cpu_us(one, "plain") or math.inf)
     figure = Figure(figsize=(WIDTH_IN, 1.1 + ROW_IN * len(rows)), layout="constrained")
     panels = figure.subplots(1, len(PANELS), sharex=True, sharey=True)
-    for panel, (title, cost_of) in zip(panels, PANELS, strict=True):
+    for panel, (kind, title) in zip(panels, PANELS.items(), strict=True):
         for row, one in enumerate(rows):
-            if value := _cpu_us(cost_of(one)):
+            if value := cpu_us(one, kind):
                 panel.plot(value, row, "o", color=_colour(one), markersize=DOT_POINTS, clip_on=False)
                 _label(panel, value, row, number(value), is_own=_is_own(one))
             else:
-                _label_failure(panel, row, one, cost_of(one))
+                _label_failure(panel, row, one, getattr(one, kind))
         panel.set_title(title)
         panel.set_xlabel("CPU µs (log scale, lower is better)")
-    costs = [_cpu_us(cost_of(one)) for one in rows for _, cost_of in PANELS]
+    costs = [cpu_us(one, kind) for one in rows for kind in PANELS]
     _set_log_scale(panels[0], [cost for cost in costs if cost], room_right=20.0)
     _set_rows(panels[0], rows)
     return figure
@@ -164,28 +164,15 @@ def _draw_first_tokens(gateways: Sequence[GatewayFigures]) -> Figure:
 
 
 def _percentile_marks() -> list[Line2D]:
+    marks = (("o", DOT_POINTS, PEER, "median"), ("D", DIAMOND_POINTS, PAPER, "99th percentile"))
     return [
-        Line2D([], [], color=PEER, linestyle="none", marker="o", markersize=DOT_POINTS, label="median"),
-        Line2D(
-            [],
-            [],
-            color=PEER,
-            linestyle="none",
-            marker="D",
-            markersize=DIAMOND_POINTS,
-            markerfacecolor=PAPER,
-            label="99th percentile",
-        ),
+        Line2D([], [], color=PEER, linestyle="none", marker=one, markersize=points, markerfacecolor=face, label=label)
+        for one, points, face, label in marks
     ]
 
 
 def _draw_growth(sections: Sequence[Section]) -> Figure:
-    columns = min(2, len(sections))
-    lines = -(-len(sections) // columns)
-    figure = Figure(figsize=(WIDTH_IN, 2.7 * lines), layout="constrained")
-    panels = list(figure.subplots(lines, columns, squeeze=False).flat)
-    for panel in panels[len(sections) :]:
-        panel.remove()
+    figure, panels = _panels(len(sections), 2.7)
     for panel, section in zip(panels, sections, strict=False):
         _draw_line(panel, _points(section))
         panel.set_title(section.title)
@@ -215,15 +202,8 @@ def _draw_line(panel: Axes, points: Sequence[tuple[float, float]]) -> None:
     panel.grid(axis="y")
     panel.tick_params(axis="y", labelsize=9)
     for size, cost in points:
-        panel.annotate(
-            number(cost),
-            (size, cost),
-            xytext=(0, 9) if is_flat else (2, 8),
-            textcoords="offset points",
-            ha="center" if is_flat else "right",  # a rising line leaves to the right
-            fontsize=LABEL_POINTS,
-            bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 1.0},
-        )
+        offset, side = ((0, 9), "center") if is_flat else ((2, 8), "right")  # a rising line leaves to the right
+        _write(panel, number(cost), (size, cost), offset, ha=side, va="baseline")
 
 
 def _set_log_scale(panel: Axes, known: Sequence[float], room_right: float) -> float:
@@ -249,34 +229,22 @@ def _set_rows(panel: Axes, rows: Sequence[GatewayFigures]) -> None:
 
 
 def _label(panel: Axes, value: float, row: int, text: str, *, is_own: bool) -> None:
-    panel.annotate(
-        text,
-        (value, row),
-        xytext=(9, 0),
-        textcoords="offset points",
-        va="center_baseline",
-        fontsize=LABEL_POINTS,
-        fontweight="bold" if is_own else "normal",
-        color=OWN if is_own else INK,
-        bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 1.5},
-    )
+    weight, colour = ("bold", OWN) if is_own else ("normal", INK)
+    _write(panel, text, (value, row), (9, 0), fontweight=weight, color=colour)
 
 
 def _label_failure(panel: Axes, row: int, one: GatewayFigures, cost: Cost | None) -> None:
     """Say that the requests failed, and why. The report says why a gateway could not run at all."""
     reason = (cost.error or "").rpartition("failed: ")[2] if cost and not one.failure else ""
-    panel.annotate(
-        f"failed ({reason})" if reason else "failed",
-        (0, row),
-        xycoords=("axes fraction", "data"),
-        xytext=(8, 0),
-        textcoords="offset points",
-        va="center_baseline",
-        fontsize=LABEL_POINTS,
-        fontstyle="italic",
-        color=MUTED,
-        bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 1.5},
-    )
+    text, look = f"failed ({reason})" if reason else "failed", {"fontstyle": "italic", "color": MUTED}
+    _write(panel, text, (0, row), (8, 0), xycoords=("axes fraction", "data"), **look)
+
+
+def _write(panel: Axes, text: str, at: tuple[float, float], offset: tuple[float, float], **look: object) -> None:
+    """A text beside a mark, on paper, so that no line crosses it."""
+    box = {"facecolor": PAPER, "edgecolor": "none", "pad": 1.5}
+    style: dict[str, Any] = {"textcoords": "offset points", "va": "center_baseline", "fontsize": LABEL_POINTS, **look}
+    panel.annotate(text, at, xytext=offset, bbox=box, **style)
 
 
 def _is_own(one: GatewayFigures) -> bool:
@@ -285,10 +253,6 @@ def _is_own(one: GatewayFigures) -> bool:
 
 def _colour(one: GatewayFigures) -> str:
     return OWN if _is_own(one) else PEER
-
-
-def _cpu_us(cost: Cost | None) -> float | None:
-    return cost.cpu_us if cost else None
 
 
 def _short(size: float) -> str:

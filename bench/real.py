@@ -8,7 +8,6 @@ read and at most what the upstream sent.
 import asyncio
 import contextlib
 import itertools
-import sys
 import time
 import urllib.request
 from collections import Counter, defaultdict
@@ -20,15 +19,15 @@ import uvloop
 
 from bench.client import Connection, Reply
 from bench.figures import Line, Section
-from bench.gateways.base import Gateway, Launch, free_port, wait_for_reply
-from bench.gateways.install import ROOT
-from bench.load import LoadResult, percentile
-from bench.machine import LOAD_CORE, CannotRun, ProcessTree, stats_of
-from bench.measure import Site
+from bench.gateways.base import Gateway
+from bench.load import LoadResult, sampled
+from bench.machine import CannotRun, stats_of
+from bench.measure import Site, streamed_ms
 from bench.mix import MODEL, MODEL_FIELD, OWN, TITLE, WITHOUT, Ask, Kind, bodies, mix
 from bench.money.script import price
 from bench.real_setups import Served, Starting, all_setups
 from bench.real_upstream import Supply
+from bench.testbed import running_upstream
 from bench.workload import Target
 from cadenza.config.load import DEFAULT_CHARACTER
 from cadenza.core.tokens import Tokenizer
@@ -37,7 +36,6 @@ from cadenza.gateway.validate import parse_chat
 SEED = 1
 WARM_FIRST = 9_000_001  # the numbers of requests that are not measured
 REPLY_S = 60.0
-SAMPLE_S = 1.0
 QUIET_S = 0.5
 CHARGES_S = 45.0  # LiteLLM writes its spend every 10 to 15 seconds, over two steps
 FIRST = ("first_p50_ms", "first_p99_ms")
@@ -87,25 +85,18 @@ class Clients:
         self._served = served
         self._prepared = prepared
         self._idle = defaultdict[int, list[Connection]](list)
-        self._samples = [0.0]
         self.seen = list[Seen]()
 
     async def run(self, asks: Sequence[Ask]) -> float:
         """Returns the most memory that was sampled, in MB."""
-        began_s, sampling = time.perf_counter(), asyncio.create_task(self._sample())
-        async with asyncio.TaskGroup() as running:
+        began_s, trees = time.perf_counter(), self._served.trees
+        async with sampled(lambda: sum(tree.rss_mb for tree in trees), 1.0) as samples, asyncio.TaskGroup() as running:
             for ask in asks:
                 await asyncio.sleep(began_s + ask.at_s - time.perf_counter())
                 running.create_task(self._send(ask))
-        sampling.cancel()
         for connection in itertools.chain(*self._idle.values()):
             connection.close()
-        return max(self._samples)
-
-    async def _sample(self) -> None:
-        while True:
-            self._samples.append(sum(tree.rss_mb for tree in self._served.trees))
-            await asyncio.sleep(SAMPLE_S)
+        return max(samples)
 
     async def _send(self, ask: Ask) -> None:
         target, connection = self._served.targets[ask.number % len(self._served.targets)], None
@@ -137,26 +128,26 @@ class Clients:
         return msgspec.structs.replace(target, headers=headers).head(len(body)) + body
 
 
-def count_steps(gateways: Sequence[Gateway]) -> int:
-    return len(_setups(gateways))
-
-
 def _setups(gateways: Sequence[Gateway]) -> dict[str, Starting]:
     chosen = {gateway.name for gateway in gateways}
     return {WITHOUT: _directly} | {name: one for name, one in all_setups().items() if name.split(",")[0] in chosen}
 
 
-def measure_real(gateways: Sequence[Gateway], site: Site, size: Size) -> list[Section]:
+def measure_real(site: Site) -> list[Section]:
+    size = QUICK if site.is_quick else FULL
     warm = [ask for ask in mix(SEED + 1, size.warm_s, size.per_s, WARM_FIRST) if ask.kind != Kind.CHAT]
     asks = mix(SEED, size.seconds, size.per_s)
     prepared = dict(zip((ask.number for ask in (*warm, *asks)), bodies([*warm, *asks]), strict=True))
     own_tokens = count_left(asks, prepared)
     lines, direct = list[Line](), None
-    for name, start in _setups(gateways).items():
+    for name, start in _setups(site.gateways).items():
         site.step(f"{TITLE}: {name}")
         folder = site.folder / f"real-{len(lines)}"
         try:
-            with _upstream(site.folder) as upstream_port, start(folder, upstream_port) as served:
+            with (
+                running_upstream("bench.real_upstream", site.folder) as upstream_port,
+                start(folder, upstream_port) as served,
+            ):
                 line = _measure(served, warm, asks, prepared, upstream_port, own_tokens if name in OWN else {})
         except (CannotRun, OSError) as reason:
             lines.append(Line(subject=name, figures={}, error=str(reason) or type(reason).__name__))
@@ -165,15 +156,6 @@ def measure_real(gateways: Sequence[Gateway], site: Site, size: Size) -> list[Se
         added = {key: value - direct.figures[key] for key, value in line.figures.items() if key in FIRST}
         lines.append(msgspec.structs.replace(line, subject=name, figures={**line.figures, **(added if lines else {})}))
     return [Section(title=TITLE, note=NOTE, axis="set-up", lines=lines)]
-
-
-@contextlib.contextmanager
-def _upstream(folder: Path) -> Iterator[int]:
-    port = free_port()
-    command = [sys.executable, "-m", "bench.real_upstream", str(port)]
-    with ProcessTree(command, LOAD_CORE, folder / "upstream.log", {"PYTHONPATH": str(ROOT)}) as tree:
-        wait_for_reply(tree, Launch(command, Target(port)), time.perf_counter() + REPLY_S)
-        yield port
 
 
 @contextlib.contextmanager
@@ -195,15 +177,11 @@ def _measure(
     most_mb = uvloop.run(clients.run(asked))
     time.sleep(QUIET_S)  # clients that left are charged
     good = sum(seen.fault is None for seen in clients.seen)
-    result = times_of(clients.seen)
     figures = {
         "requests_per_s": good / asked[-1].at_s,
         "cpu_us": 1e6 * (_cpu_s(served) - before_s) / max(1, good),
         "stores_cpu_us": 1e6 * (_stores_s(served) - stores_s) / max(1, good),
-        "first_p50_ms": percentile(result.first_ms, 50),
-        "first_p99_ms": percentile(result.first_ms, 99),
-        "gap_p50_ms": percentile(result.gap_ms, 50),
-        "gap_p99_ms": percentile(result.gap_ms, 99),
+        **streamed_ms(times_of(clients.seen)),
         "rss_mb": most_mb,
     }
     if not served.trees:

@@ -9,11 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
-from tests.postgres import OWNER
 
-from bench import backends, fleet
-from bench.bulk import FIRST_ACCOUNT, BulkStore, in_store
-from bench.fleet_store import Accounts
+from bench import backends
+from bench.bulk import FIRST_ACCOUNT, in_store
+from bench.fleet import make_accounts, running_fleet
 from bench.gateways.base import Gateway, running
 from bench.gateways.cadenza import Cadenza
 from bench.gateways.nginx import Nginx
@@ -24,7 +23,6 @@ from bench.money.litellm import LiteLLMOnPostgres
 from bench.workload import Target
 from cadenza.core.records import Cap
 from cadenza.ledger.cap_rows import set_cap
-from cadenza.store.migrate import migrate
 from cadenza.store.store import Transaction
 
 LITELLM_KEYS = 100  # it takes 30 ms to make one
@@ -78,7 +76,7 @@ def _plain(gateway: Gateway) -> Starting:
 
 @contextlib.contextmanager
 def _on_sqlite(folder: Path, upstream_port: int) -> Iterator[Served]:
-    with _cadenza(folder, upstream_port, fleet.Setup("SQLite", f"sqlite:///{folder}/data/cadenza.db"), 1) as served:
+    with _cadenza(folder, upstream_port, f"sqlite:///{folder}/data/cadenza.db", "memory://", 1) as served:
         yield served
 
 
@@ -88,38 +86,27 @@ def _on_both(folder: Path, upstream_port: int) -> Iterator[Served]:
         with on_core(GATEWAY_CORE):
             socket_path = stack.enter_context(backends.postgres())
         valkey_port = stack.enter_context(backends.valkey(folder.parent))
-        url = f"postgresql://{OWNER}@/postgres?host={socket_path.parent}"
-        setup = fleet.Setup("both", url, f"valkey://127.0.0.1:{valkey_port}/0")
+        urls = backends.url_of(socket_path), f"valkey://127.0.0.1:{valkey_port}/0"
         files = (socket_path.parent / "data" / "postmaster.pid", folder.parent / backends.VALKEY_PID)
         stores = [int(file.read_text().split()[0]) for file in files]
-        served = stack.enter_context(_cadenza(folder, upstream_port, setup, 2))
+        served = stack.enter_context(_cadenza(folder, upstream_port, *urls, 2))
         yield msgspec.structs.replace(served, stores=stores)
 
 
 @contextlib.contextmanager
-def _cadenza(folder: Path, upstream_port: int, setup: fleet.Setup, processes: int) -> Iterator[Served]:
-    fleet.configure(folder, setup, upstream_port)
-    with (folder / "cadenza.toml").open("a") as config:
-        config.write(SPARE.format(upstream_port=upstream_port))
-    keys = _make_accounts(setup.store_url)
-    with fleet.running_fleet(folder, processes, Accounts(tuple(keys)), GATEWAY_CORE) as started:
-        targets, trees = zip(*((one.target, one.tree) for one in started.members), strict=True)
-        yield Served(targets=targets, trees=trees, keys=keys, charges=lambda: _charges(folder))
-
-
-def _make_accounts(store_url: str) -> list[str]:
-    """The keys of the accounts; every CAPPED_EVERYth has a spend cap that is not reached."""
-    asyncio.run(in_store(store_url, migrate))
-    bulk, now_ms = BulkStore(store_url, known=ACCOUNTS), time.time_ns() // 1_000_000
-    bulk.grow_accounts(ACCOUNTS)
+def _cadenza(folder: Path, upstream_port: int, store_url: str, shared_url: str, processes: int) -> Iterator[Served]:
+    """Every CAPPED_EVERYth account has a spend cap that is not reached."""
+    serve = Cadenza().configure(folder, upstream_port, store_url, shared_url, SPARE)
+    keys, now_ms = make_accounts(store_url, ACCOUNTS).secrets, time.time_ns() // 1_000_000
 
     def cap_keys(tx: Transaction) -> None:
         for number in range(FIRST_ACCOUNT + CAPPED_EVERY - 1, FIRST_ACCOUNT + ACCOUNTS, CAPPED_EVERY):
-            ids = f"acct_bench_{number}", f"key_bench_{number}"
-            set_cap(tx, *ids, Cap(LARGE_NANO, "month"), now_ms)
+            set_cap(tx, f"acct_bench_{number}", f"key_bench_{number}", Cap(LARGE_NANO, "month"), now_ms)
 
     asyncio.run(in_store(store_url, lambda store: store.transact(cap_keys)))
-    return bulk.secrets
+    with running_fleet(serve, processes, keys, GATEWAY_CORE) as started:
+        targets, trees = zip(*((one.target, one.tree) for one in started.members), strict=True)
+        yield Served(targets=targets, trees=trees, keys=keys, charges=lambda: _charges(folder))
 
 
 def _charges(folder: Path) -> Counter[int]:

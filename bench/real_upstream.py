@@ -13,13 +13,23 @@ import msgspec
 import uvloop
 
 from bench.mix import NUMBER
-from bench.upstream import BACKLOG, BASE, LAST_CHUNK, STREAM_HEAD, Spaced, Upstream, event, json_reply
+from bench.upstream import (
+    BACKLOG,
+    HELD_BACK,
+    STREAM_HEAD,
+    Spaced,
+    Upstream,
+    chunk,
+    counts_of,
+    json_reply,
+    last_chunks,
+    whole_reply,
+)
 from bench.workload import MARK, End, Shape, read_shape
 
 BYTES_PER_TOKEN = 4
 PLAIN_TOKENS = 8
 ID = "chatcmpl-0000000"
-CHUNK = {"object": "chat.completion.chunk"}
 FAILURE = b"HTTP/1.1 500 Internal Server Error\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
 Delta = dict[str, Any]
 
@@ -54,17 +64,12 @@ class MixUpstream(Upstream):
             self._transport.write(FAILURE)
             return
         supply, id_ = Supply(number, prompt_tokens, shape.chunks or PLAIN_TOKENS), f"chatcmpl-{number:07d}"
-        counts = {"prompt_tokens": prompt_tokens, "completion_tokens": supply.sent_tokens}
-        usage, stream = {"usage": counts | {"total_tokens": sum(counts.values())}}, None
+        usage, stream = counts_of(prompt_tokens, supply.sent_tokens), None
         if shape.chunks:
             *chunks, last = [piece.replace(ID.encode(), id_.encode()) for piece in pieces(shape)]
-            end = event(BASE | CHUNK | usage | {"id": id_, "choices": []}) + event(b"[DONE]") + LAST_CHUNK
-            stream = Spaced(self._transport, [*chunks, last + end], shape.gap_ms)
+            stream = Spaced(self._transport, [*chunks, last + last_chunks(usage, id_)], shape.gap_ms)
         else:
-            message = {"role": "assistant", "content": f"The last{MARK.decode()} is held back."}
-            choice = {"index": 0, "message": message, "finish_reason": "stop"}
-            fields = {"id": id_, "object": "chat.completion", "choices": [choice]}
-            self._transport.write(json_reply(BASE | fields | usage))
+            self._transport.write(whole_reply(HELD_BACK, usage, id_))
         self._served.append((supply, stream))
 
 
@@ -86,16 +91,12 @@ def pieces(shape: Shape) -> Sequence[bytes]:
         deltas.append([call(index, '{"path":"', name, name="read_file"), call(index, mark)])
         deltas += [[call(index, mark)] for _ in range(end - len(deltas))]
         deltas[-1].append(call(index, '"}'))
-    found = [b"".join(map(chunk, one)) for one in deltas]
-    return [STREAM_HEAD + found[0], *found[1:-1], found[-1] + chunk({}, "tool_calls" if calls else "stop")]
+    found = [b"".join(chunk(delta, id_=ID) for delta in one) for one in deltas]
+    return [STREAM_HEAD + found[0], *found[1:-1], found[-1] + chunk({}, "tool_calls" if calls else "stop", ID)]
 
 
 def call(index: int, arguments: str, fields: Delta | None = None, **name: str) -> Delta:
     return {"tool_calls": [{"index": index} | (fields or {}) | {"function": {**name, "arguments": arguments}}]}
-
-
-def chunk(delta: Delta, finish_reason: str | None = None) -> bytes:
-    return event(BASE | CHUNK | {"id": ID, "choices": [{"index": 0, "delta": delta, "finish_reason": finish_reason}]})
 
 
 async def serve(port: int) -> None:

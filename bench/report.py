@@ -1,14 +1,12 @@
-"""The report: results.json with all figures, results.md for readers, and a cost table for the terminal."""
+"""The report: results.json with all figures, and results.md for readers."""
 
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
-import rich.console
-import rich.table
 
-from bench.figures import Cost, GatewayFigures, Results, Section, Timing
+from bench.figures import TIMES, Cost, GatewayFigures, Results, Section
 from bench.goals import goals
 
 EMPTY = "–"
@@ -28,7 +26,6 @@ COST_HEAD = (
     "RSS after MB",
     "cold start s",
 )
-TERMINAL_COLUMNS = (0, 2, 3, 4, 5, 7, 9)  # the columns that fit a terminal
 ALT_TEXTS = {
     "costs": "CPU time of each gateway per plain request and per stream, on a log scale",
     "first-token": "Time each gateway adds to the first token with 64 concurrent streams",
@@ -53,11 +50,11 @@ tokens, TensorZero and Portkey run without a store, and LiteLLM runs with a mast
 def write_report(results: Results, folder: Path, pictures: Sequence[Path]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "results.json").write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n")
-    write_page(results, folder, pictures)
-
-
-def write_page(results: Results, folder: Path, pictures: Sequence[Path]) -> None:
     (folder / "results.md").write_text(render(results, pictures))
+
+
+def read_report(folder: Path) -> Results:
+    return msgspec.json.decode((folder / "results.json").read_bytes(), type=Results)
 
 
 def render(results: Results, pictures: Sequence[Path]) -> str:
@@ -84,34 +81,12 @@ def render_goals(results: Results) -> str:
     return table(("goal", "at most", "measured", "result"), rows) if rows else ""
 
 
-def show(results: Results, console: rich.console.Console) -> None:
-    for section in results.beside:
-        console.print(render_section(section), markup=False, highlight=False, soft_wrap=True)
-    if not results.gateways:
-        console.print(render_goals(results), markup=False, highlight=False, soft_wrap=True)
-        return
-    shown = rich.table.Table(box=None, header_style="bold")
-    for column in TERMINAL_COLUMNS:
-        shown.add_column(COST_HEAD[column], no_wrap=column == 0, justify="right" if column else "left")
-    for one in results.gateways:
-        row = cost_row(one)
-        shown.add_row(*(row[column] for column in TERMINAL_COLUMNS))
-    console.print(shown)
-    for line in _errors(results):
-        console.print(line, markup=False, highlight=False)
-
-
 def cost_row(one: GatewayFigures) -> tuple[str, ...]:
-    return (
-        one.name,
-        one.version or EMPTY,
-        *(cost_cell(cost) for cost in (one.plain, one.burst, one.spaced)),
-        rate(one.plain),
-        number(one.rss_idle_mb),
-        number(one.rss_load_mb),
-        number(one.rss_after_mb),
-        number(one.cold_start_s),
+    costs, sizes = (
+        map(cost_cell, (one.plain, one.burst, one.spaced)),
+        (one.rss_idle_mb, one.rss_load_mb, one.rss_after_mb),
     )
+    return (one.name, one.version or EMPTY, *costs, rate(one.plain), *map(number, sizes), number(one.cold_start_s))
 
 
 def cost_cell(cost: Cost | None) -> str:
@@ -123,14 +98,10 @@ def cost_cell(cost: Cost | None) -> str:
 
 def render_times(results: Results) -> str:
     head = ("gateway", "streams", "first token p50 ms", "first token p99 ms", "gap p50 ms", "gap p99 ms")
-    rows = [timing_row("directly to the upstream", timing) for timing in results.direct]
-    rows += [timing_row(one.name, timing) for one in results.gateways for timing in one.added if not timing.error]
-    return table(head, rows)
-
-
-def timing_row(name: str, timing: Timing) -> tuple[str, ...]:
-    times = (timing.first_p50_ms, timing.first_p99_ms, timing.gap_p50_ms, timing.gap_p99_ms)
-    return (name, str(timing.at_once), *(f"{value:,.2f}" for value in times))
+    rows = [("directly to the upstream", timing) for timing in results.direct]
+    rows += [(one.name, timing) for one in results.gateways for timing in one.added if not timing.error]
+    shown = [(name, str(one.at_once), *(f"{getattr(one, time):,.2f}" for time in TIMES)) for name, one in rows]
+    return table(head, shown)
 
 
 def render_section(section: Section) -> str:

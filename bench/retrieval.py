@@ -48,9 +48,8 @@ def main() -> None:
     found = list(retrieve(made))
     for one in found:
         mark = " " if one.has_answer else "MISSING"
-        sys.stdout.write(
-            f"{one.tokens:7,}  {one.question.file:18} {one.question.text[:60]:60}  {one.shown[:60]:60} {mark}\n"
-        )
+        asked, shown = f"{one.question.file:18} {one.question.text[:60]:60}", f"{one.shown[:60]:60}"
+        sys.stdout.write(f"{one.tokens:7,}  {asked}  {shown} {mark}\n")
     tokens = [one.tokens for one in found]
     answered = sum(one.has_answer for one in found)
     median, total = statistics.median(tokens), sum(tokens)

@@ -7,14 +7,13 @@ import csv
 import io
 import json
 import random
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from email.message import EmailMessage
+from pathlib import Path
 
-import docx
-import fpdf
 import msgspec
-import openpyxl
-import pptx
+
+from bench.office import docx_of, eml_of, pdf_of, pptx_of, xlsx_of
 
 SEED = 26
 FIRST = ("Ar", "Bel", "Cor", "Dan", "El", "Far", "Gil", "Hol", "Is", "Jor", "Kal", "Lun", "Mar", "Nor", "Os", "Per")
@@ -22,86 +21,9 @@ LAST = ("amund", "bereth", "cassin", "dorel", "evane", "fennor", "grath", "holli
 CITIES = ("Ostby", "Lindal", "Merrow", "Tarnfield", "Vessel Bay", "Quarry Hill", "Norhaven", "Saltmere")
 PRODUCTS = ("oak desk", "steel shelf", "wool blanket", "copper kettle", "glass lamp", "linen curtain", "cork board")
 REGIONS = ("North", "South", "East", "West", "Central")
-TOPICS = (
-    *("The committee discussed the price of delivery and agreed to look at it again next quarter",),
-    *("Customers asked for a shorter warranty process and for invoices that show the order number",),
-    *("The report on water and energy was read, and its figures were compared with those of last year",),
-    *("Maintenance of the pumps is planned for the spring, before the season with the highest load begins",),
-    *("Staff who travel between the sites keep their receipts and hand them in within the month",),
-    *("A new supplier was visited, and samples of its material were tested for strength and colour",),
-    *("The contract with the carrier ends in the autumn unless one of the parties gives notice before",),
-    *("Training for new colleagues takes two weeks and ends with a short written test",),
-    *("The roof of the warehouse was repaired after the storm, and the insurance paid a part of it",),
-    *("Noise in the office was measured, and curtains were ordered for the large meeting room",),
-)
-
-NOISE = {  # sentences with words of the questions that do not answer them
-    "manual": (
-        *(
-            "Check the oil of every pump before the season, and note the litres in the log",
-            "A lamp shows that the unit is on",
-        ),
-        *(
-            "The lamp on the left is green if all is well",
-            "Clean the filter once a month; do not clean it while it runs",
-        ),
-        *("Wait until the housing is cold before you open the lid", "How much oil is needed depends on the load"),
-        *("A red mark on the pipe shows the direction of the flow", "Solvent and oil are waste that must be collected"),
-    ),
-    "annual": (
-        *("The profit of the segment Homes was lower than planned", "Net sales rose in all regions except the south"),
-        *("At the end of the year the order book was full", "Many people worked from home for a part of the year"),
-        *("A high profit is not our only aim", "The general meeting takes place in May and decides on the dividend"),
-        *("Employees were offered shares at a reduced price", "The board proposed to renew the auditor's contract"),
-    ),
-    "lease": (
-        *("The rent does not include heating and water", "The landlord is to be told of damage at once"),
-        *(
-            "A notice is only valid in writing",
-            "Interest is due on sums that are paid late",
-            "The tenant may have a bicycle in the yard",
-        ),
-        *("Changes of the lease need the consent of both parties", "The deposit is not a payment of rent in advance"),
-        *("High furniture is to be fixed to the wall", "The lease does not end with a sale of the house"),
-    ),
-    "handbook": (
-        *("Ask for leave at least two weeks before", "Paid overtime must be agreed with the head of the department"),
-        *(
-            "Days on which you are ill do not count as leave",
-            "Book a hotel near the site",
-            "The limit applies in each country",
-        ),
-    ),
-    "novel": (
-        *("He put the key into his pocket and said nothing", "The captain looked at the map for a long time"),
-        *(
-            "Who would buy an old map, she asked",
-            "There was silver on the sea that night",
-            "Somebody had hid behind the door",
-        ),
-        *("The captain sold fish in the harbour when he was young", "She had lost the key of the garden gate"),
-    ),
-    "minutes": (
-        *(
-            "The Lindal branch closes earlier on Fridays",
-            "Norhaven reported higher sales",
-            "A forklift needs an inspection each year",
-        ),
-        *("The chair is responsible for the agenda", "The branch asked for a new printer"),
-    ),
-    "page": (
-        *("You can import data from a spreadsheet", "Your data is copied to a second site every night"),
-        *(
-            "An export to a spreadsheet is planned",
-            "A plan can be changed at any time",
-            "What a plan costs depends on its storage",
-        ),
-    ),
-    "mail": (
-        *("Please send the form back by Friday", "Customs was slow last time", "The container needs a new seal"),
-        *("What do the boxes weigh in all", "The form for the carrier is enclosed"),
-    ),
-}
+TEXTS = tomllib.loads(Path(__file__).with_name("retrieval_texts.toml").read_text(encoding="utf-8"))
+SENTENCES = {name: [*TEXTS["topics"].split("\n"), *text.split("\n")] for name, text in TEXTS.items()}
+SENTENCES[""] = TEXTS["topics"].split("\n")
 
 
 class AttachedFile(msgspec.Struct, frozen=True):
@@ -149,6 +71,9 @@ class Maker:
     def number(self, low: int, high: int) -> int:
         return self._chance.randint(low, high)
 
+    def tens(self) -> int:
+        return self.number(10, 900) * 10
+
     def person(self) -> str:
         return f"{self.pick(FIRST)}{self.pick(('a', 'en', 'is', 'o'))} {self.pick(FIRST)}{self.pick(LAST)}"
 
@@ -156,8 +81,7 @@ class Maker:
         return f"2025-{self.number(1, 12):02}-{self.number(1, 28):02}"
 
     def filler(self, sentences: int, noise: str = "") -> str:
-        choices = (*TOPICS, *NOISE[noise]) if noise else TOPICS
-        return " ".join(f"{self.pick(choices)}." for _ in range(sentences))
+        return " ".join(f"{self.pick(SENTENCES[noise])}." for _ in range(sentences))
 
     def paragraphs(self, count: int, facts: dict[int, str], noise: str) -> list[str]:
         """Paragraphs of which some have a fact between other sentences."""
@@ -214,15 +138,9 @@ def staff(made: Maker) -> None:
 
 
 def sensors(made: Maker) -> None:
-    rows = [
-        (
-            f"2025-{1 + day // 28:02}-{1 + day % 28:02} {hour:02}:00",
-            f"{made.number(-90, 310) / 10}",
-            made.number(20, 95),
-        )
-        for day in range(200)
-        for hour in range(24)
-    ]
+    hours = [(day, hour) for day in range(200) for hour in range(24)]
+    times = [f"2025-{1 + day // 28:02}-{1 + day % 28:02} {hour:02}:00" for day, hour in hours]
+    rows = [(time, f"{made.number(-90, 310) / 10}", made.number(20, 95)) for time in times]
     made.add("sensors.tsv", rows_text([("time", "temperature_c", "humidity_pct"), *rows], "\t"))
     one, other = rows[len(rows) // 2], rows[-30]
     made.ask(f"How warm was it on {one[0][:10]} at {one[0][11:]}?", line_of(one, "\t"))
@@ -242,29 +160,18 @@ def tickets(made: Maker) -> None:
 
 
 def inventory(made: Maker) -> None:
-    book = openpyxl.Workbook()
-    stock, suppliers, rates = book.active, book.create_sheet("Suppliers"), book.create_sheet("Rates")
-    stock.title = "Stock"
-    stock.append(("SKU", "Item", "Shelf", "Units", "Unit price"))
     skus = [f"SKU{made.number(10, 99)}-{4000 + number}" for number in range(3000)]
-    for number, sku in enumerate(skus):
-        shelf = f"{chr(65 + number % 23)}{number % 61}"
+    shelves = [f"{chr(65 + number % 23)}{number % 61}" for number in range(len(skus))]
+    stock: list[Sequence[object]] = [("SKU", "Item", "Shelf", "Units", "Unit price")]
+    for sku, shelf in zip(skus, shelves, strict=True):
         stock.append((sku, made.pick(PRODUCTS), shelf, made.number(0, 400), made.number(100, 9000) / 100))
-    suppliers.append(("Supplier", "City", "Lead time (days)", "Contact"))
+    suppliers: list[Sequence[object]] = [("Supplier", "City", "Lead time (days)", "Contact")]
     for number in range(120):
-        suppliers.append(
-            (
-                f"{made.pick(FIRST)}{made.pick(LAST).title()} Works {number}",
-                made.pick(CITIES),
-                number % 40,
-                made.person(),
-            )
-        )
+        name = f"{made.pick(FIRST)}{made.pick(LAST).title()} Works {number}"
+        suppliers.append((name, made.pick(CITIES), number % 40, made.person()))
     suppliers.append(("Velmora Timber", "Lindal", 37, "Osen Kalimsen"))
-    rates.append(("Country", "VAT"))
-    for country, rate in (("Ardenia", 0.19), ("Belmark", 0.21), ("Corvania", 0.255)):
-        rates.append((country, rate))
-    made.add("inventory.xlsx", saved(book))
+    rates = (("Country", "VAT"), ("Ardenia", 0.19), ("Belmark", 0.21), ("Corvania", 0.255))
+    made.add("inventory.xlsx", xlsx_of({"Stock": stock, "Suppliers": suppliers, "Rates": rates}))
     made.ask(f"How many units of {skus[len(skus) // 2]} are in stock?", "| A | B | C | D | E |", skus[len(skus) // 2])
     made.ask(f"On which shelf is item {skus[-5]}?", skus[-5])
     made.ask("What is the lead time of Velmora Timber?", "Velmora Timber | Lindal | 37", "Lead time (days)")
@@ -272,85 +179,64 @@ def inventory(made: Maker) -> None:
 
 
 def budget(made: Maker) -> None:
-    book = openpyxl.Workbook()
-    sheet = book.active
-    sheet.title = "Budget 2026"
-    sheet.append(("Cost centre", "Month", "Planned", "Spent"))
+    rows = list[tuple[str, str, int, int]]()
     for centre in range(110):
         for month in ("January", "February", "March", "April", "May", "June"):
-            sheet.append(
-                (f"CC{300 + centre} {made.pick(CITIES)}", month, made.number(10, 900) * 10, made.number(10, 900) * 10)
-            )
-    made.add("budget.xlsx", saved(book))
-    rows = [[str(cell) for cell in row] for row in sheet.iter_rows(values_only=True)]
-    one = next(row for row in rows if row[0].startswith("CC341") and row[1] == "March")
-    made.ask("What was planned for CC341 in March?", f"{one[0]} | March | {one[2]}")
-    two = next(row for row in rows if row[0].startswith("CC341") and row[1] == "May")
-    made.ask("And in May?", f"{two[0]} | May | {two[2]}", before="What was planned for CC341 in March?")
+            name, (planned, spent) = f"CC{300 + centre} {made.pick(CITIES)}", (made.tens(), made.tens())
+            rows.append((name, month, planned, spent))
+    made.add("budget.xlsx", xlsx_of({"Budget 2026": [("Cost centre", "Month", "Planned", "Spent"), *rows]}))
+    march, may = (next(row for row in rows if row[0][:5] == "CC341" and row[1] == one) for one in ("March", "May"))
+    asked = "What was planned for CC341 in March?"
+    made.ask(asked, f"{march[0]} | March | {march[2]}")
+    made.ask("And in May?", f"{may[0]} | May | {may[2]}", before=asked)
 
 
 def manual(made: Maker) -> None:
-    pdf = fpdf.FPDF()
-    pdf.set_font("Helvetica", size=11)
-    names = [f"{first}{last}" for first in FIRST for last in LAST]
-    made_pages = dict[int, str]()
-    pages = 300
+    names, texts, facts, pages = [f"{first}{last}" for first in FIRST for last in LAST], list[str](), list[str](), 300
     for page in range(pages):
         name, oil, rpm = names[page % len(names)].title(), made.number(11, 99) / 10, made.number(20, 49) * 50
         fact = f"The pump {name} {page} needs {oil} litres of oil and runs at {rpm} revolutions per minute."
-        made_pages[page] = fact
         if page == pages * 2 // 3:
             fact = (
                 "If the red lamp blinks three times, close valve V7 and wait for ten minutes before you open the lid."
             )
         if page == pages // 5:
             fact = "The housing may be cleaned with mild soap only; solvents make the seals brittle."
-        made_pages[page] = fact
-        pdf.add_page()
-        pdf.multi_cell(0, 6, f"{made.filler(9, 'manual')} {fact} {made.filler(9, 'manual')}")
-    made.add("manual.pdf", bytes(pdf.output()))
+        facts.append(fact)
+        texts.append(f"{made.filler(9, 'manual')} {fact} {made.filler(9, 'manual')}")
+    made.add("manual.pdf", pdf_of(texts))
     for page in (pages // 2, pages - 4):
-        name = " ".join(made_pages[page].split()[2:4])
-        made.ask(f"How much oil does the {name} take?", made_pages[page])
+        made.ask(f"How much oil does the {' '.join(facts[page].split()[2:4])} take?", facts[page])
     made.ask("What should I do when the red lamp blinks?", "close valve V7")
     made.ask("Can I clean the housing with solvent?", "mild soap only")
-    made.ask(
-        "And how long do I have to wait then?",
-        "wait for ten minutes",
-        before="What does it mean if the red lamp blinks?",
-    )
+    before = "What does it mean if the red lamp blinks?"
+    made.ask("And how long do I have to wait then?", "wait for ten minutes", before=before)
 
 
 def annual(made: Maker) -> None:
-    pdf = fpdf.FPDF()
-    pdf.set_font("Helvetica", size=11)
     facts = {
         31: "Net profit rose to 14.2 million crowns, from 11.9 million the year before.",
         44: "The company had 1,846 employees at the end of the year, of whom 41 percent were women.",
         52: "The dividend proposed to the general meeting is 2.35 crowns per share.",
     }
-    for page in range(60):
-        pdf.add_page()
-        pdf.multi_cell(0, 6, f"{made.filler(12, 'annual')} {facts.get(page, '')} {made.filler(6, 'annual')}")
-    made.add("annual_report.pdf", bytes(pdf.output()))
+    pages = (f"{made.filler(12, 'annual')} {facts.get(page, '')} {made.filler(6, 'annual')}" for page in range(60))
+    made.add("annual_report.pdf", pdf_of(pages))
     made.ask("How high was the net profit?", "14.2 million crowns")
     made.ask("How many people worked there at the end of the year?", "1,846 employees")
     made.ask("What dividend is proposed?", "2.35 crowns per share")
 
 
 def lease(made: Maker) -> None:
-    document = docx.Document()
-    document.add_heading("Lease of Quarry Hill 9", 0)
     facts = {
         23: "The rent is 1,480 crowns a month, payable on the third working day.",
         58: "Animals may be kept only with the written consent of the landlord; fish and small birds are free.",
         91: "Either party may terminate the lease with three months' notice to the end of a quarter.",
         140: "The deposit is two months' rent and bears interest at one percent a year.",
     }
-    for number, text in enumerate(made.paragraphs(180, facts, "lease"), start=1):
-        document.add_heading(f"Clause {number}", 2)
-        document.add_paragraph(text)
-    made.add("lease.docx", saved(document))
+    clauses = [
+        (f"Clause {number}", [text]) for number, text in enumerate(made.paragraphs(180, facts, "lease"), start=1)
+    ]
+    made.add("lease.docx", docx_of(clauses, 2, "Lease of Quarry Hill 9"))
     made.ask("How high is the rent, and when is it due?", "1,480 crowns a month")
     made.ask("Am I allowed to have a dog?", "Animals may be kept only")
     made.ask("How do I terminate the lease?", "three months' notice")
@@ -358,22 +244,13 @@ def lease(made: Maker) -> None:
 
 
 def handbook(made: Maker) -> None:
-    document = docx.Document()
-    for number, text in enumerate(
-        made.paragraphs(
-            90, {37: "Employees have 28 days of paid leave a year; unused days expire in March."}, "handbook"
-        )
-    ):
-        document.add_heading(f"{number + 1}. {made.pick(('Rules', 'Travel', 'Safety', 'Office', 'Time'))}", 1)
-        document.add_paragraph(text)
-    table = document.add_table(0, 3)
-    for row in (
-        ("Country", "Hotel limit", "Daily allowance"),
-        *[(f"{one} Land", str(made.number(60, 190)), str(made.number(20, 60))) for one in FIRST],
-    ):
-        for cell, text in zip(table.add_row().cells, row, strict=True):
-            cell.text = text
-    made.add("handbook.docx", saved(document))
+    facts = {37: "Employees have 28 days of paid leave a year; unused days expire in March."}
+    parts = [
+        (f"{number}. {made.pick(('Rules', 'Travel', 'Safety', 'Office', 'Time'))}", [text])
+        for number, text in enumerate(made.paragraphs(90, facts, "handbook"), start=1)
+    ]
+    rows = [(f"{one} Land", str(made.number(60, 190)), str(made.number(20, 60))) for one in FIRST]
+    made.add("handbook.docx", docx_of(parts, table=[("Country", "Hotel limit", "Daily allowance"), *rows]))
     made.ask("How many days of paid leave do I get?", "28 days of paid leave")
     made.ask("What is the hotel limit for Gil Land?", "Hotel limit", "| Gil Land |")
 
@@ -383,14 +260,10 @@ def novel(made: Maker) -> None:
         311: "It was Odalys who had hidden the silver key under the third stair of the boathouse.",
         780: "Captain Brandt confessed that he had sold the map of Tarn Island to the lighthouse keeper.",
     }
-    chapters = made.paragraphs(1100, facts, "novel")
-    made.add(
-        "novel.txt",
-        "\n\n".join(
-            f"{'CHAPTER ' + str(place // 40 + 1) + chr(10) * 2 if place % 40 == 0 else ''}{text}"
-            for place, text in enumerate(chapters)
-        ),
-    )
+    paragraphs = made.paragraphs(1100, facts, "novel")
+    for place in range(0, len(paragraphs), 40):
+        paragraphs[place] = f"CHAPTER {place // 40 + 1}\n\n{paragraphs[place]}"
+    made.add("novel.txt", "\n\n".join(paragraphs))
     made.ask("Who hid the silver key?", "Odalys who had hidden the silver key")
     made.ask("To whom did Captain Brandt sell the map?", "to the lighthouse keeper")
     made.ask("Where was the key?", "third stair of the boathouse", before="Who hid the silver key?")
@@ -427,7 +300,7 @@ def server_log(made: Maker) -> None:
 def source_code(made: Maker) -> None:
     functions = [
         f"def {made.pick(('load', 'save', 'check'))}_{made.pick(LAST)}_{number}(items, limit={made.number(1, 99)}):\n"
-        f'    """{made.pick(TOPICS)}."""\n    total = 0\n    for item in items[:limit]:\n'
+        f'    """{made.pick(SENTENCES[""])}."""\n    total = 0\n    for item in items[:limit]:\n'
         f"        total += item.weight * {made.number(2, 9)}\n    return total\n"
         for number in range(420)
     ]
@@ -454,28 +327,17 @@ def catalogue(made: Maker) -> None:
     made.add("catalogue.json", json.dumps({"updated": "2026-02-01", "products": items}))
     one = items[len(items) // 2]
     made.ask(f"What does {one['id']} cost?", f'"{one["id"]}"', str(one["price"]))
-    made.ask(
-        f"How many pieces of product {items[-7]['id']} are left?",
-        f'"{items[-7]["id"]}"',
-        f'"stock": {items[-7]["stock"]}',
-    )
+    other = items[-7]
+    made.ask(f"How many pieces of product {other['id']} are left?", f'"{other["id"]}"', f'"stock": {other["stock"]}')
 
 
 def events(made: Maker) -> None:
-    lines = [
-        json.dumps(
-            {
-                "at": made.date(),
-                "user": f"u{made.number(1000, 9999)}",
-                "event": made.pick(("login", "view", "buy")),
-                "ip": f"10.0.{made.number(0, 255)}.{made.number(0, 255)}",
-            }
-        )
-        for _ in range(4000)
-    ]
-    lines[len(lines) // 4] = json.dumps(
-        {"at": "2025-05-05", "user": "u777x", "event": "password_reset", "ip": "10.0.3.77"}
-    )
+    found = []
+    for _ in range(4000):
+        at, user, event = made.date(), f"u{made.number(1000, 9999)}", made.pick(("login", "view", "buy"))
+        found.append((at, user, event, f"10.0.{made.number(0, 255)}.{made.number(0, 255)}"))
+    found[len(found) // 4] = ("2025-05-05", "u777x", "password_reset", "10.0.3.77")
+    lines = [json.dumps(dict(zip(("at", "user", "event", "ip"), one, strict=True))) for one in found]
     made.add("events.jsonl", "\n".join(lines))
     made.ask("From which IP did u777x reset the password?", lines[len(lines) // 4])
 
@@ -487,56 +349,36 @@ def site_page(made: Maker) -> None:
     )
     rows = [(f"Plan {first}{last}", made.number(5, 90), made.number(1, 500)) for first in FIRST for last in LAST]
     table = "".join(f"<tr><td>{name}</td><td>{price} crowns</td><td>{size} GB</td></tr>" for name, price, size in rows)
-    made.add(
-        "help.html",
-        f"<!doctype html><html><body><main>{parts}<table><tr><th>Plan</th><th>Price</th><th>Storage</th></tr>{table}"
-        "</table></main></body></html>",
-    )
+    table = f"<table><tr><th>Plan</th><th>Price</th><th>Storage</th></tr>{table}</table>"
+    made.add("help.html", f"<!doctype html><html><body><main>{parts}{table}</main></body></html>")
     made.ask("How can I export my data?", "press Download archive")
-    made.ask(
-        f"What does {rows[90][0]} cost?", f"| {rows[90][0]} | {rows[90][1]} crowns |", "| Plan | Price | Storage |"
-    )
+    plan, price, _ = rows[90]
+    made.ask(f"What does {plan} cost?", f"| {plan} | {price} crowns |", "| Plan | Price | Storage |")
 
 
 def mail_thread(made: Maker) -> None:
-    message = EmailMessage()
-    message["Subject"], message["From"], message["To"] = (
-        "Re: Shipment 5521",
-        "elen.farjorvik@example.org",
-        "stores@example.org",
-    )
-    message["Date"] = "Tue, 03 Mar 2026 09:12:00 +0000"
-    text = "The container arrives at Vessel Bay on 19 March; customs needs form K-12 before."
-    message.set_content("\n\n".join([*made.paragraphs(20, {}, "mail"), text, *made.paragraphs(60, {}, "mail")]))
+    headers = {"Subject": "Re: Shipment 5521", "From": "elen.farjorvik@example.org", "To": "stores@example.org"}
+    headers["Date"] = "Tue, 03 Mar 2026 09:12:00 +0000"
+    fact = "The container arrives at Vessel Bay on 19 March; customs needs form K-12 before."
+    text = "\n\n".join([*made.paragraphs(20, {}, "mail"), fact, *made.paragraphs(60, {}, "mail")])
     rows = [(f"BOX{number}", made.pick(PRODUCTS), made.number(1, 90)) for number in range(1, 900)]
-    message.add_attachment(
-        rows_text([("box", "content", "kg"), *rows]).encode(), maintype="text", subtype="csv", filename="boxes.csv"
-    )
-    made.add("shipment.eml", bytes(message))
+    boxes = rows_text([("box", "content", "kg"), *rows]).encode()
+    made.add("shipment.eml", eml_of(headers, text, "boxes.csv", "text/csv", boxes))
     made.ask("Which form does customs need?", "form K-12")
     made.ask("What is in BOX433, and what does it weigh?", line_of(rows[432]))
 
 
 def slides(made: Maker) -> None:
-    show, target = pptx.Presentation(), io.BytesIO()
+    launch, shown = "Launch of the Aurel kettle moves to November", list[tuple[str, str]]()
     for number in range(90):
-        slide = show.slides.add_slide(show.slide_layouts[1])
-        slide.shapes.title.text = f"{made.pick(REGIONS)} {number}"
-        slide.placeholders[1].text = "Launch of the Aurel kettle moves to November" if number == 66 else made.filler(5)
-    show.save(target)
-    made.add("strategy.pptx", target.getvalue())
+        shown.append((f"{made.pick(REGIONS)} {number}", launch if number == 66 else made.filler(5)))
+    made.add("strategy.pptx", pptx_of(shown))
     made.ask("When is the launch of the Aurel kettle?", "moves to November")
 
 
 def short_note(made: Maker) -> None:
     made.add("parking.txt", f"{made.filler(3)}\n\nVisitors park on level 2; the code of the barrier is 4417.\n")
     made.ask("What is the code of the barrier?", "4417")
-
-
-def saved(document: object) -> bytes:
-    target = io.BytesIO()
-    document.save(target)  # type: ignore[attr-defined]
-    return target.getvalue()
 
 
 PLAIN: tuple[Callable[[Maker], None], ...] = (  # made in a moment

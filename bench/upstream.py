@@ -7,8 +7,8 @@ Runs in its own process: `python -m bench.upstream PORT`. It validates nothing; 
 import asyncio
 import functools
 import sys
-from collections.abc import Sequence
-from typing import cast
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 import msgspec
 import uvloop
@@ -21,12 +21,14 @@ STREAM_HEAD = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncache-control: no-cache\r\n"
     b"transfer-encoding: chunked\r\n\r\n"
 )
-BASE = {"id": "chatcmpl-bench", "created": 1_750_000_000, "model": "bench"}
+ID = "chatcmpl-bench"
+BASE = {"created": 1_750_000_000, "model": "bench"}
 PROMPT_TOKENS = 60
 
 
-def usage(chunks: int) -> dict[str, int]:
-    return {"prompt_tokens": PROMPT_TOKENS, "completion_tokens": chunks, "total_tokens": PROMPT_TOKENS + chunks}
+def counts_of(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:
+    total = prompt_tokens + completion_tokens
+    return {"prompt_tokens": prompt_tokens, "completion_tokens": completion_tokens, "total_tokens": total}
 
 
 def json_reply(value: object) -> bytes:
@@ -40,35 +42,33 @@ def event(value: object) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
-def delta(fields: dict[str, str], finish_reason: str | None = None) -> bytes:
-    choice = {"index": 0, "delta": fields, "finish_reason": finish_reason}
-    return event(BASE | {"object": "chat.completion.chunk", "choices": [choice]})
+def chunk(delta: Mapping[str, Any], finish_reason: str | None = None, id_: str = ID) -> bytes:
+    choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}
+    return event({"id": id_, **BASE, "object": "chat.completion.chunk", "choices": [choice]})
 
 
-PLAIN_REPLY = json_reply(
-    BASE
-    | {
-        "object": "chat.completion",
-        "choices": [
-            {
-                "index": 0,
-                "message": {"role": "assistant", "content": "The last" + MARK.decode() + " is held back."},
-                "logprobs": None,
-                "finish_reason": "stop",
-            }
-        ],
-        "usage": usage(8),
-    }
-)
+def last_chunks(usage: dict[str, int], id_: str = ID) -> bytes:
+    """After the one with the reason: the counts, and the end of the stream."""
+    counts = {"id": id_, **BASE, "object": "chat.completion.chunk", "choices": [], "usage": usage}
+    return event(counts) + event(b"[DONE]") + LAST_CHUNK
+
+
+def whole_reply(text: str, usage: dict[str, int], id_: str = ID) -> bytes:
+    message = {"role": "assistant", "content": text}
+    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
+    return json_reply({"id": id_, **BASE, "object": "chat.completion", "choices": [choice], "usage": usage})
+
+
+HELD_BACK = f"The last{MARK.decode()} is held back."
+PLAIN_REPLY = whole_reply(HELD_BACK, counts_of(PROMPT_TOKENS, 8))
 GET_REPLY = json_reply({"object": "list", "data": [{"id": "bench", "object": "model", "created": 1, "owned_by": "x"}]})
-BEGIN = STREAM_HEAD + delta({"role": "assistant", "content": ""})
-CONTENT = delta({"content": MARK.decode()})
+BEGIN = STREAM_HEAD + chunk({"role": "assistant", "content": ""})
+CONTENT = chunk({"content": MARK.decode()})
 
 
 @functools.cache
 def ending(chunks: int) -> bytes:
-    counts = event(BASE | {"object": "chat.completion.chunk", "choices": [], "usage": usage(chunks)})
-    return delta({}, "stop") + counts + event(b"[DONE]") + LAST_CHUNK
+    return chunk({}, "stop") + last_chunks(counts_of(PROMPT_TOKENS, chunks))
 
 
 @functools.cache

@@ -1,7 +1,6 @@
 """The interface of a gateway: how to install it, and how to start it in front of the upstream."""
 
 import contextlib
-import http.client
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,11 +9,10 @@ from typing import Protocol
 
 import msgspec
 
-from bench.machine import GATEWAY_CORE, CannotRun, ProcessTree
+from bench.machine import GATEWAY_CORE, ProcessTree
 from bench.workload import PLAIN, Target
 
 READY_S = 90.0
-POLL_S = 0.01
 PROBE_S = 30.0
 
 
@@ -63,7 +61,7 @@ def running(gateway: Gateway, folder: Path, upstream_port: int) -> Iterator[Runn
     launch = gateway.prepare(folder, free_port(), upstream_port)
     began_s = time.perf_counter()
     with ProcessTree(launch.command, GATEWAY_CORE, folder / "process.log", launch.env) as tree:
-        target = wait_for_reply(tree, launch, began_s + READY_S)
+        target = wait_for_reply(tree, launch)
         yield Running(tree, target, time.perf_counter() - began_s)
 
 
@@ -74,28 +72,13 @@ def free_port() -> int:
         return port
 
 
-def wait_for_reply(tree: ProcessTree, launch: Launch, until_s: float) -> Target:
-    seen = "no reply"
-    while time.perf_counter() < until_s:
-        if not tree.is_running:
-            raise CannotRun(f"the process exited during its start: {tree.log_tail()}")
-        target = launch.resolved()
-        seen = _status(target) if target else "no port yet"
-        if target and seen == "200":
-            return target
-        time.sleep(POLL_S)
-    raise CannotRun(f"not ready in time ({seen}): {tree.log_tail()}")
+def wait_for_reply(tree: ProcessTree, launch: Launch, within_s: float = READY_S) -> Target:
+    tree.wait_until(lambda: (target := launch.resolved()) is not None and _replies(target), within_s)
+    return launch.resolved() or launch.target
 
 
-def _status(target: Target) -> str:
-    """The status of one plain request, or the name of the error."""
-    head, _, body = target.request(PLAIN).partition(b"\r\n\r\n")
-    headers = dict(line.split(": ", 1) for line in head.decode().split("\r\n")[1:])
-    connection = http.client.HTTPConnection("127.0.0.1", target.port, timeout=PROBE_S)
-    try:
-        connection.request("POST", target.path, body, headers)
-        return str(connection.getresponse().status)
-    except (OSError, http.client.HTTPException) as error:
-        return type(error).__name__
-    finally:
-        connection.close()
+def _replies(target: Target) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", target.port), PROBE_S) as connection:
+        connection.sendall(target.request(PLAIN))
+        return connection.recv(1024).startswith(b"HTTP/1.1 200 ")
+    return False

@@ -13,12 +13,16 @@ from bench.workload import Target
 CLI_S = 1800.0  # checking ten million entries takes long
 EMAIL = "bench@example.org"
 CLASS = "forte"
+SQLITE = "sqlite:///./data/cadenza.db"
 CONFIG = """
 [server]
 workers = 1
 
 [store]
-url = "sqlite:///./data/cadenza.db"
+url = "{store_url}"
+
+[shared_state]
+url = "{shared_url}"
 
 [limits]
 requests_per_second = 1_000_000
@@ -55,16 +59,23 @@ class Cadenza:
 
     def prepare(self, folder: Path, port: int, upstream_port: int) -> Launch:
         """Create an account and a key once per folder; the data survives a restart."""
-        self.configure(folder, upstream_port)
+        serve = self.configure(folder, upstream_port)
         secret = folder / "key"
         if not secret.exists():
             self.cli(folder, "account", "create", EMAIL, "--credit", "1000000.00", "--password-stdin")
             secret.write_text(self.cli(folder, "key", "create", "--account", EMAIL, "--expires", "never").strip())
-        command = [str(self.program), "serve", "--config", str(folder / "cadenza.toml"), "--port", str(port)]
-        return Launch(command, Target(port, CLASS, {"authorization": f"Bearer {secret.read_text()}"}), self._env)
+        return Launch(
+            [*serve, str(port)], Target(port, CLASS, {"authorization": f"Bearer {secret.read_text()}"}), self._env
+        )
 
-    def configure(self, folder: Path, upstream_port: int) -> None:
-        (folder / "cadenza.toml").write_text(CONFIG.format(upstream_port=upstream_port))
+    def configure(
+        self, folder: Path, upstream_port: int, store_url: str = SQLITE, shared_url: str = "memory://", more: str = ""
+    ) -> list[str]:
+        """Write the config, with `more` at its end. Returns the command that serves with it, without its port."""
+        folder.mkdir(parents=True, exist_ok=True)
+        config = (CONFIG + more).format(upstream_port=upstream_port, store_url=store_url, shared_url=shared_url)
+        (folder / "cadenza.toml").write_text(config)
+        return [str(self.program), "serve", "--config", str(folder / "cadenza.toml"), "--port"]
 
     def cli(self, folder: Path, *args: str) -> str:
         """Run a `cadenza` command and return its output."""

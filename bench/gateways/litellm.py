@@ -34,10 +34,10 @@ class LiteLLM:
         config = folder / "litellm.yaml"
         config.write_text(CONFIG.format(upstream_port=upstream_port, key=KEY))
         program = python_environment("litellm") / "litellm"
-        command = [
-            str(program),
+        command: list[str | Path] = [
+            program,
             "--config",
-            str(config),
+            config,
             "--host",
             "127.0.0.1",
             "--port",

@@ -6,7 +6,6 @@ continues with the rest.
 """
 
 import argparse
-import asyncio
 import signal
 import sys
 import tempfile
@@ -18,25 +17,38 @@ import msgspec
 from bench import machine
 from bench.gateways.install import ROOT, WORK_DIR
 from bench.machine import CannotRun
+from bench.money import run
+from bench.money.cadenza import CadenzaGateway
+from bench.money.deployment import MoneyGateway
+from bench.money.litellm import LiteLLMOnPostgres
 from bench.money.plot import draw
 from bench.money.report import GatewayResult, MoneyResults, render
-from bench.money.run import Run
 from bench.money.schedule import FULL, QUICK
-from bench.money.table import all_gateways
 
 RECORDS = WORK_DIR / "money"
 PUBLISHED = ROOT / "docs" / "money"
 RUNS = 3
 ENDED = 143  # the exit code of a shell after SIGTERM
 
+NOT_RUN = {  # and why
+    "bifrost": "its npm package downloads the gateway from a host that is no package registry",
+    "mlflow": "no accounts: a budget of its gateway belongs to the server or a workspace, not to a key",
+    "otari": "its gateway is in no package registry; the package of that name is a client",
+    "portkey": "no accounts: its open-source gateway has neither keys of its own nor budgets",
+    "sglang-router": "no accounts",
+    "tensorzero": "no accounts: it has keys, and limits of requests and tokens over time, but no budgets",
+    "vllm-router": "no accounts",
+}
+MEASURED = (CadenzaGateway(on_postgres=False), CadenzaGateway(on_postgres=True), LiteLLMOnPostgres())
+GATEWAYS: dict[str, MoneyGateway | str] = {**{one.name: one for one in MEASURED}, **NOT_RUN}
+
 
 def main() -> int:
     options = read_options()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(ENDED))
-    gateways = all_gateways()
-    wanted = [name for name in options.only.split(",") if name] or list(gateways)
-    if unknown := [name for name in wanted if name not in gateways]:
-        sys.stderr.write(f"bench: unknown gateway {unknown[0]!r}; choose from {', '.join(gateways)}\n")
+    wanted = [name for name in options.only.split(",") if name] or list(GATEWAYS)
+    if unknown := [name for name in wanted if name not in GATEWAYS]:
+        sys.stderr.write(f"bench: unknown gateway {unknown[0]!r}; choose from {', '.join(GATEWAYS)}\n")
         return 1
     results = MoneyResults(now(), options.seed, options.quick, machine.facts(), [])
     options.output.mkdir(parents=True, exist_ok=True)
@@ -56,7 +68,7 @@ def read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.money", description=__doc__.partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="short runs of each gateway, of a few minutes")
     parser.add_argument("--runs", type=int, default=RUNS, help="how often all gateways are run (default: %(default)s)")
-    parser.add_argument("--only", default="", help=f"comma-separated gateways (default: {','.join(all_gateways())})")
+    parser.add_argument("--only", default="", help=f"comma-separated gateways (default: {','.join(GATEWAYS)})")
     parser.add_argument("--seed", type=int, default=1, help="of the requests (default: %(default)s)")
     parser.add_argument("--publish", action="store_true", help="write the report of a full run to docs/money")
     options = parser.parse_args()
@@ -72,7 +84,7 @@ def now() -> str:
 
 def measure(name: str, options: argparse.Namespace, number: int, records: Path) -> GatewayResult:
     """One gateway in one run, with the commit, and the load of the machine before and after."""
-    gateway = all_gateways()[name]
+    gateway = GATEWAYS[name]
     if isinstance(gateway, str):
         return GatewayResult(name, reason=gateway)
     sys.stderr.write(f"run {number} of {options.runs}: {name} ...\n")
@@ -80,13 +92,9 @@ def measure(name: str, options: argparse.Namespace, number: int, records: Path) 
     plan, began_at, load = QUICK if options.quick else FULL, now(), machine.load_average()
     with tempfile.TemporaryDirectory(prefix="money-", dir=WORK_DIR) as folder:
         try:
-            result = asyncio.run(Run(gateway, plan, options.seed, records).measure(Path(folder)))
+            result = run.measure(gateway, plan, options.seed, Path(folder), records)
             return msgspec.structs.replace(
-                result,
-                began_at=began_at,
-                commit=machine.commit(),
-                load_before=load,
-                load_after=machine.load_average(),
+                result, began_at=began_at, commit=machine.commit(), load_before=load, load_after=machine.load_average()
             )
         except CannotRun as reason:
             return GatewayResult(name, reason=str(reason))

@@ -14,16 +14,16 @@ from tests.link import Link
 from tests.postgres import OWNER
 
 from bench import backends
-from bench.gateways.cadenza import CLASS, CONFIG, Cadenza
+from bench.bulk import in_store
+from bench.gateways.cadenza import CLASS, Cadenza
 from bench.money.clients import ChatAddress
 from bench.money.deployment import GatewayProcess, GatewayUnderTest, Ledger, MoneyGateway, started
 from bench.money.reckon import Billed
-from cadenza.control.account.accounts import create_account, get_owner
+from cadenza.control.account.accounts import create_account
 from cadenza.control.keys import KeyOrder, create_key
-from cadenza.store.address import open_store
 from cadenza.store.migrate import migrate
+from cadenza.store.store import Store
 
-SQLITE = "sqlite:///./data/cadenza.db"
 PROCESSES = 3
 PROMISES = (
     "A whole reply is charged before its last byte.",
@@ -44,18 +44,16 @@ class CadenzaDeployment(GatewayUnderTest):
         self._key_ids: dict[str, str] = {}
 
     def create(self, wallet: str, budget_nano: int) -> str:
-        return asyncio.run(self._create(wallet, budget_nano))
+        secrets, now_ms, email = list[str](), time.time_ns() // 1_000_000, f"{wallet}@example.org"
 
-    async def _create(self, wallet: str, budget_nano: int) -> str:
-        store, now_ms = open_store(self._store_url), time.time_ns() // 1_000_000
-        try:
-            email = f"{wallet}@example.org"
-            await create_account(store, email, budget_nano, CLASS, now_ms)
-            secret, key = await create_key(store, await get_owner(store, email), KeyOrder("bench"), now_ms)
-        finally:
-            await store.close()
-        self._key_ids[wallet] = key.id
-        return secret
+        async def create(store: Store) -> None:
+            made = await create_account(store, email, budget_nano, CLASS, now_ms)
+            secret, key = await create_key(store, made.owner, KeyOrder("bench"), now_ms)
+            secrets.append(secret)
+            self._key_ids[wallet] = key.id
+
+        asyncio.run(in_store(self._store_url, create))
+        return secrets[0]
 
     def revoke(self, wallet: str) -> None:
         Cadenza().cli(self._folder, "key", "revoke", self._key_ids[wallet])
@@ -86,67 +84,40 @@ class CadenzaDeployment(GatewayUnderTest):
         return done.stdout.strip() + done.stderr.strip()
 
 
-class CadenzaOnSQLite(MoneyGateway):
-    """The embedded default."""
+class CadenzaGateway(MoneyGateway):
+    """The embedded default, or three processes on Postgres without Valkey, each with a link of its own to it."""
 
-    name = "cadenza-sqlite"
-    settle_s = 4.0
     promises = PROMISES
+
+    def __init__(self, *, on_postgres: bool) -> None:
+        self.name = "cadenza-postgres" if on_postgres else "cadenza-sqlite"
+        self.settle_s = 12.0 if on_postgres else 4.0  # a dead process is swept after six seconds
+        self._on_postgres = on_postgres
 
     def install(self) -> str:
         return Cadenza().install()
 
     @contextlib.contextmanager
     def running(self, folder: Path, upstream_port: int) -> Iterator[GatewayUnderTest]:
-        url = f"sqlite:///{folder}/data/cadenza.db"
-        process = _make_process(folder, url, upstream_port)
-        asyncio.run(_migrate(url))
-        with started([process]):
-            yield CadenzaDeployment(folder, url, [process])
-
-
-class CadenzaOnPostgres(MoneyGateway):
-    """Three processes, without Valkey."""
-
-    name = "cadenza-postgres"
-    settle_s = 12.0  # a dead process is swept after six seconds
-    promises = PROMISES
-
-    def install(self) -> str:
-        return Cadenza().install()
-
-    @contextlib.contextmanager
-    def running(self, folder: Path, upstream_port: int) -> Iterator[GatewayUnderTest]:
+        url, processes = f"sqlite:///{folder}/data/cadenza.db", list[GatewayProcess]()
         with contextlib.ExitStack() as stack:
-            socket_path = stack.enter_context(backends.postgres())
-            url = f"postgresql://{OWNER}@/postgres?host={socket_path.parent}"
-            asyncio.run(_migrate(url))
-            _write_config(folder, url, upstream_port)
-            processes = []
-            for number in range(PROCESSES):
-                link = stack.enter_context(Link(socket_path).running())
-                linked_url = f"postgresql://{OWNER}@127.0.0.1:{link.port}/postgres"
-                processes.append(_make_process(folder / str(number), linked_url, upstream_port, link))
+            if self._on_postgres:
+                socket_path = stack.enter_context(backends.postgres())
+                url = backends.url_of(socket_path)
+                Cadenza().configure(folder, upstream_port, url)
+                for number in range(PROCESSES):
+                    link = stack.enter_context(Link(socket_path).running())
+                    linked_url = f"postgresql://{OWNER}@127.0.0.1:{link.port}/postgres"
+                    processes.append(_make_process(folder / str(number), linked_url, upstream_port, link))
+            else:
+                processes.append(_make_process(folder, url, upstream_port))
+            asyncio.run(in_store(url, migrate))
             stack.enter_context(started(processes))
             yield CadenzaDeployment(folder, url, processes)
 
 
 def _make_process(folder: Path, store_url: str, upstream_port: int, link: Link | None = None) -> GatewayProcess:
-    _write_config(folder, store_url, upstream_port)
+    serve = Cadenza().configure(folder, upstream_port, store_url)
     process = GatewayProcess(folder, free_port(), "/readyz", link)
-    process.configure([Cadenza().program, "serve", "--config", folder / "cadenza.toml", "--port", str(process.port)])
+    process.configure([*serve, str(process.port)])
     return process
-
-
-def _write_config(folder: Path, store_url: str, upstream_port: int) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    config = CONFIG.format(upstream_port=upstream_port).replace(SQLITE, store_url)
-    (folder / "cadenza.toml").write_text(config)
-
-
-async def _migrate(store_url: str) -> None:
-    store = open_store(store_url)
-    try:
-        await migrate(store)
-    finally:
-        await store.close()

@@ -4,10 +4,9 @@ An adapter (cadenza.py, litellm.py, …) makes a `GatewayUnderTest` as the gatew
 """
 
 import contextlib
-import http.client
 import os
 import signal
-import time
+import socket
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,12 +14,11 @@ from pathlib import Path
 import msgspec
 from tests.link import Link
 
-from bench.machine import CannotRun, ProcessTree
+from bench.machine import ProcessTree
 from bench.money.clients import ChatAddress
 from bench.money.reckon import Billed
 
 READY_S = 300.0
-POLL_S = 0.05
 PROBE_S = 5.0
 
 
@@ -62,15 +60,19 @@ class GatewayProcess:
             self._tree.stop()
 
     def wait_until_ready(self) -> None:
-        assert self._tree
-        until_s = time.monotonic() + READY_S
-        while time.monotonic() < until_s:
-            if not self._tree.is_running:
-                raise CannotRun(f"the process exited during its start: {self._tree.log_tail()}")
-            if _answers(self.port, self._ready_path):
-                return
-            time.sleep(POLL_S)
-        raise CannotRun(f"not ready in time: {self._tree.log_tail()}")
+        self.tree.wait_until(self._is_ready, READY_S)
+
+    def _is_ready(self) -> bool:
+        ask = f"GET {self._ready_path} HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n".encode()
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), PROBE_S) as connection:
+            connection.sendall(ask)
+            return b" 200 " in connection.recv(1024).partition(b"\r\n")[0]
+        return False
+
+    @property
+    def link(self) -> Link:
+        assert self.store_link
+        return self.store_link
 
     def _signal(self, number: signal.Signals) -> None:
         if self._tree is None:
@@ -136,14 +138,3 @@ def started(processes: Sequence[GatewayProcess]) -> Iterator[None]:
         for process in processes:
             process.resume()
             process.stop()
-
-
-def _answers(port: int, path: str) -> bool:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PROBE_S)
-    try:
-        connection.request("GET", path)
-        return connection.getresponse().status == 200
-    except (OSError, http.client.HTTPException):
-        return False
-    finally:
-        connection.close()

@@ -163,7 +163,7 @@ class LiteLLMOnPostgres(MoneyGateway):
                 link = stack.enter_context(Link(socket_path).running())
                 processes.append(make_process(folder / str(number), config, link))
             stack.enter_context(started(processes))
-            yield LiteLLMUnderTest(f"postgresql://{OWNER}@/postgres?host={socket_path.parent}", processes)
+            yield LiteLLMUnderTest(backends.url_of(socket_path), processes)
 
 
 def make_process(folder: Path, config: Path, link: Link) -> GatewayProcess:

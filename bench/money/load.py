@@ -109,31 +109,11 @@ async def fail(processes: Sequence[GatewayProcess], failure: Failure) -> None:
     await asyncio.gather(*(asyncio.to_thread(end, process) for process in hit))
 
 
-def _drop(process: GatewayProcess) -> None:
-    assert process.store_link
-    process.store_link.stall()
-
-
-def _forward(process: GatewayProcess) -> None:
-    assert process.store_link
-    process.store_link.resume()
-
-
-def _refuse(process: GatewayProcess) -> None:
-    assert process.store_link
-    process.store_link.cut()
-
-
-def _accept(process: GatewayProcess) -> None:
-    assert process.store_link
-    process.store_link.restore()
-
-
 Action = Callable[[GatewayProcess], None]
 ACTIONS: dict[str, tuple[Action, Action]] = {
     "kill": (GatewayProcess.kill, GatewayProcess.start),
     "kill all": (GatewayProcess.kill, GatewayProcess.start),
     "pause": (GatewayProcess.pause, GatewayProcess.resume),
-    "drop": (_drop, _forward),
-    "refuse": (_refuse, _accept),
+    "drop": (lambda process: process.link.stall(), lambda process: process.link.resume()),
+    "refuse": (lambda process: process.link.cut(), lambda process: process.link.restore()),
 }

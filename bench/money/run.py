@@ -1,12 +1,13 @@
 """One run: the load with its failures, then the wait, then what was charged."""
 
 import asyncio
+import time
 from pathlib import Path
 
 import msgspec
 
 from bench.money.clients import ScriptedClients
-from bench.money.deployment import GatewayUnderTest, MoneyGateway
+from bench.money.deployment import MoneyGateway
 from bench.money.load import ScriptedLoad
 from bench.money.reckon import Evidence, reckon
 from bench.money.report import GatewayResult
@@ -14,48 +15,31 @@ from bench.money.schedule import FaultPlan
 from bench.money.upstream import RecordingUpstream
 
 
-class Run:
-    """One gateway under one plan. All records of it are written to the folder `output`."""
-
-    def __init__(self, gateway: MoneyGateway, plan: FaultPlan, seed: int, output: Path) -> None:
-        self._gateway = gateway
-        self._plan = plan
-        self._seed = seed
-        self._evidence_file = output / f"{gateway.name}.json"
-
-    async def measure(self, folder: Path) -> GatewayResult:
-        version = await asyncio.to_thread(self._gateway.install)
-        upstream = RecordingUpstream()
-        with upstream.running() as port:
-            context = self._gateway.running(folder, port)
-            under_test = await asyncio.to_thread(context.__enter__)
-            try:
-                return await self._measure(under_test, upstream, version)
-            finally:
-                await asyncio.to_thread(context.__exit__, None, None, None)
-
-    async def _measure(self, under_test: GatewayUnderTest, upstream: RecordingUpstream, version: str) -> GatewayResult:
-        clients = ScriptedClients(self._seed, under_test.address)
-        load = ScriptedLoad(self._plan, under_test, clients)
-        await load.run()
+def measure(gateway: MoneyGateway, plan: FaultPlan, seed: int, folder: Path, output: Path) -> GatewayResult:
+    """One gateway under one plan, in a folder of its own. All records of it are written to the folder `output`."""
+    version, upstream = gateway.install(), RecordingUpstream()
+    with upstream.running() as port, gateway.running(folder, port) as under_test:
+        clients = ScriptedClients(seed, under_test.address)
+        load = ScriptedLoad(plan, under_test, clients)
+        asyncio.run(load.run())
         for process in under_test.processes:
-            await asyncio.to_thread(process.wait_until_ready)
-        await asyncio.sleep(self._gateway.settle_s)
-        ledger = await asyncio.to_thread(under_test.read)
-        wallets = [purse.wallet(ledger) for purse in load.purses]
-        evidence = Evidence(wallets, clients.asked, upstream.served, ledger.billed, load.began_s, load.ended_s)
-        self._evidence_file.write_bytes(msgspec.json.encode(evidence))
-        return GatewayResult(
-            name=self._gateway.name,
-            version=version,
-            processes=len(under_test.processes),
-            settings=under_test.settings,
-            promises=self._gateway.promises,
-            failures=load.failures,
-            reckoning=reckon(evidence),
-            own_check=ledger.own_check,
-            served_per_s=served_per_s(evidence),
-        )
+            process.wait_until_ready()
+        time.sleep(gateway.settle_s)
+        ledger = under_test.read()
+    wallets = [purse.wallet(ledger) for purse in load.purses]
+    evidence = Evidence(wallets, clients.asked, upstream.served, ledger.billed, load.began_s, load.ended_s)
+    (output / f"{gateway.name}.json").write_bytes(msgspec.json.encode(evidence))
+    return GatewayResult(
+        name=gateway.name,
+        version=version,
+        processes=len(under_test.processes),
+        settings=under_test.settings,
+        promises=gateway.promises,
+        failures=load.failures,
+        reckoning=reckon(evidence),
+        own_check=ledger.own_check,
+        served_per_s=served_per_s(evidence),
+    )
 
 
 def served_per_s(evidence: Evidence) -> list[int]:

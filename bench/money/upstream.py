@@ -14,12 +14,10 @@ from tests.loopback import LoopbackUpstream, Request, Step, Wait
 
 from bench.money.reckon import Supplied
 from bench.money.script import ScriptedRequest
-from bench.upstream import GET_REPLY, LAST_CHUNK, STREAM_HEAD, event, json_reply
+from bench.upstream import GET_REPLY, STREAM_HEAD, chunk, counts_of, last_chunks, whole_reply
 from cadenza.core.tokens import Tokenizer
 
 WORD = " la"
-CREATED = 1_750_000_000
-MODEL = "bench"
 
 
 class RecordingUpstream:
@@ -49,13 +47,17 @@ class RecordingUpstream:
         allowed = body.get("max_tokens") or body.get("max_completion_tokens") or ask.tokens
         is_stream = bool(body.get("stream"))
         if is_stream:
-            yield STREAM_HEAD + event(chunk(record.id, {"role": "assistant", "content": ""}))
+            yield STREAM_HEAD + chunk({"role": "assistant", "content": ""}, id_=record.id)
         for _ in range(min(ask.tokens, allowed)):
             yield Wait(ask.gap_ms / 1000)
             record.sent_tokens += 1
             if is_stream:
-                yield event(chunk(record.id, {"content": WORD}))
-        yield ending(record) if is_stream else plain(record)
+                yield chunk({"content": WORD}, id_=record.id)
+        usage = counts_of(record.prompt_tokens, record.sent_tokens)
+        if is_stream:
+            yield chunk({}, "stop", record.id) + last_chunks(usage, record.id)
+        else:
+            yield whole_reply(WORD * record.sent_tokens, usage, record.id)
 
     def _record(self, texts: Sequence[str]) -> Supplied:
         prompt_tokens = sum(self._tokenizer.count(text) + 4 for text in texts)
@@ -67,25 +69,3 @@ class RecordingUpstream:
 def text_of(message: dict[str, Any]) -> str:
     content = message.get("content") or ""
     return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
-
-
-def chunk(id_: str, delta: dict[str, str], finish_reason: str | None = None) -> dict[str, Any]:
-    choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}
-    return {"id": id_, "object": "chat.completion.chunk", "created": CREATED, "model": MODEL, "choices": [choice]}
-
-
-def ending(record: Supplied) -> bytes:
-    counts = chunk(record.id, {}) | {"choices": [], "usage": usage(record)}
-    return event(chunk(record.id, {}, "stop")) + event(counts) + event(b"[DONE]") + LAST_CHUNK
-
-
-def plain(record: Supplied) -> bytes:
-    message = {"role": "assistant", "content": WORD * record.sent_tokens}
-    choice = {"index": 0, "message": message, "finish_reason": "stop"}
-    fields = {"id": record.id, "object": "chat.completion", "created": CREATED, "model": MODEL}
-    return json_reply(fields | {"choices": [choice], "usage": usage(record)})
-
-
-def usage(record: Supplied) -> dict[str, int]:
-    prompt, completion = record.prompt_tokens, record.sent_tokens
-    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}

@@ -124,7 +124,7 @@ def test_lines_of_another_day_stand_below_it(capsys: pytest.CaptureFixture[str])
     """Yesterday's requests stand below its date, and the first one of today below today's."""
     lines = DatedLines(NOON_MS)
     for at_ms in (NOON_MS - DAY_MS, NOON_MS - DAY_MS + 1_000, NOON_MS, NOON_MS + 1_000):
-        lines.print(RecentRequest(1, at_ms, "req_1", *[""] * 9, 200, *[""] * 2, *[0] * 5))  # type: ignore[arg-type, call-arg]
+        lines.print(RecentRequest("req_1", None, at_ms, *[""] * 8, 200, *[""] * 2, *[0] * 5))  # type: ignore[arg-type, call-arg]
     shown = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
     assert shown == ["2026-11-18", "12:00:00", "12:00:01", "2026-11-19", "12:00:00", "12:00:01"]
 

@@ -3,12 +3,16 @@
 import json
 import socket
 
+import pytest
+
 from tests.account import open_account
 from tests.loopback import STOP, Cut, Json, LoopbackUpstream, Sse, Status, completion, said, usage_chunk
 from tests.raw_client import MESSAGES
 from tests.service import Service
 from tests.strict_replies import StrictReply, read_strictly
 from tests.visitor import Visitor
+
+pytestmark = pytest.mark.parts(reason="it looks at pages too")
 
 TIMEOUT_S = 100.0
 CHAT = "/v1/chat/completions"

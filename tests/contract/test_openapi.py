@@ -32,6 +32,8 @@ from tests.schemas import COMPLETION, ERROR, MODEL_LIST, USAGE_CHUNK, Schema
 from tests.service import Service
 from tests.visitor import Seen, Visitor
 
+pytestmark = pytest.mark.parts(reason="the document is the site's, with what parts add")
+
 CHAT = ("POST", "/v1/chat/completions")
 MESSAGE = ("POST", "/v1/messages")
 COUNT = ("POST", "/v1/messages/count_tokens")

@@ -23,6 +23,8 @@ from tests.service import Service, wait_until
 from tests.service_config import classes_spec
 from tests.visitor import Visitor
 
+pytestmark = pytest.mark.parts(reason="the site shows the prices")
+
 LEAD_S = 3.0  # from the command to the change: time for three streams to begin
 FORTE_NANO, NEW_FORTE_NANO = 11 * 1_070 + 7 * 3_450, 11 * 1_200 + 7 * 3_600  # what USAGE costs
 UNUSED = "a price of the config is not used"

@@ -17,6 +17,8 @@ from tests.service_config import RouteSpec, ServiceSpec
 from tests.valkey import running_valkey
 from tests.visitor import Visitor
 
+pytestmark = pytest.mark.parts(reason="the operator's pages show the problems")
+
 FEW = 8  # with fewer requests in flight, a 429 does not lower the limit of a route
 SLOTS = FEW + 4
 WELL = "All is well."

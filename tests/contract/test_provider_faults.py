@@ -13,6 +13,8 @@ from tests.service import EMAIL, Service, wait_until
 from tests.service_config import RouteSpec, ServiceSpec
 from tests.visitor import Visitor
 
+pytestmark = pytest.mark.parts(reason="the operator's pages name the faults")
+
 NO_QUOTA = Status(429, b'{"error": {"message": "You exceeded your quota.", "code": "insufficient_quota"}}')
 CLASSES = {"forte": FaultKind.DNS, "mezzo": FaultKind.QUOTA}
 IN_STORE = "SELECT 1 FROM request_details WHERE request_id = ?"

@@ -1,9 +1,9 @@
 from pathlib import Path
 
 import pytest
-from bench.money.cadenza import CadenzaOnSQLite
+from bench.money.cadenza import CadenzaGateway
 from bench.money.reckon import CountedAmount
-from bench.money.run import Run
+from bench.money.run import measure
 from bench.money.schedule import Failure, FaultPlan
 
 PLAN = FaultPlan(load_s=10.0, failures=(Failure("kill", 4.0),), small_s=(1.0,), revoked_s=(2.5,))
@@ -11,9 +11,9 @@ NONE = CountedAmount()
 
 
 @pytest.mark.release(reason="a run of the benchmark takes real seconds")
-async def test_a_short_run_finds_no_fault_in_the_money(tmp_path: Path) -> None:
+def test_a_short_run_finds_no_fault_in_the_money(tmp_path: Path) -> None:
     """With a kill and a revocation, Cadenza loses no whole reply, charges none twice, and passes no budget."""
-    result = await Run(CadenzaOnSQLite(), PLAN, seed=1, output=tmp_path).measure(tmp_path / "gateway")
+    result = measure(CadenzaGateway(on_postgres=False), PLAN, 1, tmp_path / "gateway", tmp_path)
     figures = result.reckoning
     assert figures
     assert figures.endings["whole"] > 20

@@ -38,6 +38,7 @@ def test_each_part_has_a_page() -> None:
     ("name", "section", "key"),
     [
         ("postgres", '[store]\nurl = "postgresql://u:p@127.0.0.1/x"\n', "store.url"),
+        ("grounding", "[grounding]\nmemory = false\n", "grounding"),
         ("valkey", '[shared_state]\nurl = "valkey://127.0.0.1:6379/0"\n', "shared_state.url"),
     ],
 )

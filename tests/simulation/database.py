@@ -1,4 +1,4 @@
-"""The rows of a run: a real SQLite in memory with the schema of the real migrations.
+"""The rows of a run: a real SQLite in memory with the schema of a new store.
 
 Nothing waits here: a transaction begins and ends at one moment of the virtual time. After each commit, `on_commit` is
 told which rows of the watched tables it changed.
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 from cadenza.store import schema
 from cadenza.store.migrations import find_steps
 from cadenza.store.sqlite.store import STRICT_TRIGGERS, SqliteTransaction
+from cadenza.store.statements import SQLITE
 
 WATCHED = ("accounts", "debts", "processes", "reserves")
 KEYS = {name: itemgetter(*(one.name for one in schema.metadata.tables[name].primary_key)) for name in WATCHED}
@@ -149,8 +150,8 @@ def _select(table: str, *names: str) -> str:
 
 @cache
 def _migrated() -> sqlite3.Connection:
-    """A database as the migrations leave it, to copy."""
+    """A new database, to copy."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
     tx = SqliteTransaction(connection)
-    find_steps(tx).run(tx, "sqlite")
+    find_steps(tx).run(tx, SQLITE)
     return connection

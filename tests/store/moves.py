@@ -15,7 +15,7 @@ from sqlalchemy import bindparam, select, text
 
 from cadenza.control.money.statement import read_statement
 from cadenza.core.money import Price
-from cadenza.core.records import Cap, Outcome, Usage
+from cadenza.core.records import Cap, Outcome, Owner, Usage
 from cadenza.fleet import presence
 from cadenza.fleet.presence import USUAL_BOUNDS, HeartbeatBounds, Presence
 from cadenza.ledger import check, credit, sweeps, transaction
@@ -361,7 +361,7 @@ async def statement_by_pages(store: Store, account: str, count: int) -> list[Ent
     """All entries, newest first, in pages of so many."""
     entries, cursor = list[Entry](), ""
     while True:
-        page = await read_statement(store, account, cursor, count=count)
+        page = await read_statement(store, Owner(account, ""), cursor, count=count)
         entries += page.entries
         if page.next is None:
             return entries

@@ -5,9 +5,9 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from cadenza.control.class_versions import announce_reload
 from cadenza.control.keys import KeyChange, KeyOrder, change_key, create_key, revoke_key
 from cadenza.control.money.credit import give_credit
-from cadenza.control.operator import announce_reload
 from cadenza.core.errors import ControlError
 from cadenza.core.records import COMMAND_LINE, Owner
 from cadenza.fleet.changes import make_change

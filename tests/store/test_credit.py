@@ -8,7 +8,7 @@ import pytest
 from cadenza.control.money.credit import correct_credit
 from cadenza.control.money.statement import export_statement, read_statement, sum_entries
 from cadenza.core.errors import ControlError
-from cadenza.core.records import COMMAND_LINE, Usage
+from cadenza.core.records import COMMAND_LINE, Owner, Usage
 from cadenza.core.spans import Span
 from cadenza.ledger import check, credit
 from cadenza.ledger.rules import HeldCredit
@@ -31,6 +31,7 @@ from tests.store.moves import (
 )
 from tests.store.rows import DOLLAR_NANO, NOW_MS, add_account, rows_of
 
+OWNER = Owner("acct_a", "acct_a@example.org")
 EMAIL = "acct_a@example.org"
 DAY_MS = 24 * 60 * 60 * 1000
 
@@ -135,7 +136,7 @@ async def test_a_statement_has_every_entry_once(store: Store) -> None:
         await store.transact(lambda tx: credit.grant(tx, "acct_b", 77, "not ours", NOW_MS))
     await spend(store)
     pages = await statement_by_pages(store, "acct_a", count=3)
-    exported = [entry async for entry in export_statement(store, "acct_a")]
+    exported = [entry async for entry in export_statement(store, OWNER)]
     assert pages == exported[::-1]
     assert len(exported) == 8
     account = await accounts.get_by_email(store, EMAIL)
@@ -149,7 +150,7 @@ async def test_a_bad_cursor_is_refused(store: Store) -> None:
     """A cursor that no page made is refused."""
     for cursor in ("x", "1", "1.", ".1", "-1.5", "1.2.3", "9" * 30 + ".1", "١.١", "1.-1"):
         with pytest.raises(ControlError):
-            await read_statement(store, "acct_a", cursor)
+            await read_statement(store, OWNER, cursor)
 
 
 async def test_a_statement_of_a_span_has_its_entries_and_sums(store: Store) -> None:
@@ -168,13 +169,13 @@ async def test_a_statement_of_a_span_has_its_entries_and_sums(store: Store) -> N
             lambda tx, account=account, amount=amount_nano, at=at_ms: credit.grant(tx, account, amount, "", at)  # type: ignore[misc]
         )
     span = Span(20, 40)
-    first = await read_statement(store, "acct_a", count=2, span=span)
+    first = await read_statement(store, OWNER, count=2, span=span)
     assert [(one.amount_nano, one.balance_nano) for one in first.entries] == [(4, 177), (3, 123)]
-    rest = await read_statement(store, "acct_a", str(first.next), count=2, span=span)
+    rest = await read_statement(store, OWNER, str(first.next), count=2, span=span)
     assert ([(one.amount_nano, one.balance_nano) for one in rest.entries], rest.next) == ([(20, 120)], None)
-    exported = [(one.amount_nano, one.balance_nano) async for one in export_statement(store, "acct_a", span)]
+    exported = [(one.amount_nano, one.balance_nano) async for one in export_statement(store, OWNER, span)]
     assert exported == [(20, 120), (3, 123), (4, 177)]
-    sums = await sum_entries(store, "acct_a", span)
+    sums = await sum_entries(store, OWNER, span)
     assert (sums.opening_nano, sums.by_origin, sums.closing_nano) == (100, {"opening": 27}, 127)
 
 
@@ -183,8 +184,8 @@ async def test_sums_are_by_origin_and_of_charges(store: Store) -> None:
     await fund(store, 5 * DOLLAR_NANO)
     await spend(store)
     await correct(store, -DOLLAR_NANO)
-    sums = await sum_entries(store, "acct_a", Span(NOW_MS, NOW_MS + DAY_MS))
+    sums = await sum_entries(store, OWNER, Span(NOW_MS, NOW_MS + DAY_MS))
     assert sums.by_origin == {"opening": 5 * DOLLAR_NANO, "charge": -2500, "correction": -DOLLAR_NANO}
     assert (sums.charged_nano, sums.added_nano) == (2500, 4 * DOLLAR_NANO)
-    later = await sum_entries(store, "acct_a", Span(NOW_MS + DAY_MS, NOW_MS + 2 * DAY_MS))
+    later = await sum_entries(store, OWNER, Span(NOW_MS + DAY_MS, NOW_MS + 2 * DAY_MS))
     assert (later.opening_nano, later.by_origin) == (4 * DOLLAR_NANO - 2500, {})

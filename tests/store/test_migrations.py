@@ -1,7 +1,6 @@
 """The migrations: from nothing to the newest schema, by processes at once, and the next one beside a process."""
 
 import asyncio
-import itertools
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from importlib.metadata import version as program_version
@@ -16,12 +15,12 @@ from cadenza.control.store.prepare import prepare_store, require_store
 from cadenza.core.classes import ClassVersion
 from cadenza.core.records import Route, Usage
 from cadenza.ledger.rules import Ended, HeldCredit
-from cadenza.store.migrate import SchemaState, migrate, schema_state
-from cadenza.store.schema import metadata
+from cadenza.store.migrate import FIRST, SchemaState, migrate, schema_state
 from cadenza.store.statements import Statement
 from cadenza.store.store import REVISION_TABLE, Store, StoreUnavailable
 from cadenza.store.tables import audit_events, class_versions, epochs
 from tests.cli.program import Done, run
+from tests.migrated import with_store
 from tests.next_release import HEAD, NEXT, next_release
 from tests.store.aside import aside
 from tests.store.moves import findings, finish, fund, make_hold, money, take
@@ -30,6 +29,11 @@ from tests.store.processes import run_at_once
 from tests.store.rows import DOLLAR_NANO, run_sql
 
 T = TypeVar("T")
+RELEASE = Path(__file__).with_name("release_0_1_0")  # what that release made of an empty database
+SQLITE_TRIGGERS = "SELECT name, sql FROM sqlite_schema WHERE type = 'trigger'"
+POSTGRES_TRIGGERS = """
+SELECT tgname, pg_get_triggerdef(pg_trigger.oid), prosrc FROM pg_trigger JOIN pg_proc ON pg_proc.oid = tgfoid
+WHERE NOT tgisinternal UNION ALL SELECT proname, prosrc, '' FROM pg_proc WHERE proname = 'date_entry'"""
 FROM_BEFORE = r"no release of Cadenza made.*Nothing was changed\. Name a new file or an empty database"
 
 
@@ -165,16 +169,27 @@ async def set_revisions(store: Store, revision: str, oldest: str) -> None:
     await run_sql(store, f"UPDATE {REVISION_TABLE} SET revision = '{revision}', oldest_program = '{oldest}'")
 
 
-async def test_the_migrations_build_the_schema(store: Store, url: str, make_url: Callable[[], str]) -> None:
-    """What schema.py creates and what the migrations create is the same: tables, types, indexes, checks, defaults."""
+async def test_a_store_of_the_first_release_becomes_as_a_new_one(
+    empty: Store, url: str, make_url: Callable[[], str]
+) -> None:
+    """Once migrated, it has what a new store has: tables, types, indexes, checks, defaults, triggers."""
+    engine = "sqlite" if url.startswith("sqlite") else "postgresql"
+    async with aside(url) as release:
+        for statement in (RELEASE / f"{engine}.sql").read_text().split("\n\n"):
+            await release.execute(statement)
+    assert await schema_state(empty) == SchemaState("behind", FIRST, HEAD)
+    await migrate(empty)
+    new = make_url()
+    assert await with_store(new, migrate) == HEAD
+    assert await inspected(url, reflect) == await inspected(new, reflect)
+    assert await refused_changes(url) == await refused_changes(new)
 
-    def create(connection: Connection) -> dict[str, list[str]]:
-        for index in itertools.chain.from_iterable(table.indexes for table in metadata.tables.values()):
-            index.dialect_options["postgresql"]["where"] = index.dialect_options["sqlite"]["where"]
-        metadata.create_all(connection)
-        return reflect(connection)
 
-    assert await inspected(url, reflect) == await inspected(make_url(), create)
+async def refused_changes(url: str) -> set[tuple[str, ...]]:
+    """The triggers and their functions, as the database has them."""
+    query = SQLITE_TRIGGERS if url.startswith("sqlite") else POSTGRES_TRIGGERS
+    async with aside(url) as database:
+        return {tuple(" ".join(str(one).split()) for one in row) for row in await database.rows(query)}
 
 
 async def inspected(url: str, look: Callable[[Connection], T]) -> T:

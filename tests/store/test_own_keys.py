@@ -21,7 +21,7 @@ from cadenza.core.spans import DAY_MS
 from cadenza.store.sqlite.store import SqliteStore
 from cadenza.store.store import Store
 from cadenza.store.tables import audit_events
-from cadenza.store.tables.keys import KeyCap, OwnedKey, web_key
+from cadenza.store.tables.keys import KeyCap, OwnedKey, list_newest, web_key
 from tests.store.rows import NOW_MS, add_account, run_sql
 
 OWNER, OTHER = Owner("acct_a", "acct_a@example.org"), Owner("acct_b", "acct_b@example.org")
@@ -65,9 +65,9 @@ async def test_pages_have_every_key_once(store: Store) -> None:
     await store.transact(lambda tx: web_key(tx, OWNER.account_id, NOW_MS + 9))
     expected = sorted(made, key=lambda key: (key.created_at, key.id), reverse=True)
     first = await page_keys(store, OWNER, NOW_MS, count=2)
-    second = await page_keys(store, OWNER, NOW_MS, first.keys[-1].id, count=2)
-    third = await page_keys(store, OWNER, NOW_MS, second.keys[-1].id, count=2)
-    assert first.keys + second.keys + third.keys == expected
+    second = await page_keys(store, OWNER, NOW_MS, first.data[-1].id, count=2)
+    third = await page_keys(store, OWNER, NOW_MS, second.data[-1].id, count=2)
+    assert first.data + second.data + third.data == expected
     assert [first.has_more, second.has_more, third.has_more] == [True, True, False]
 
 
@@ -76,11 +76,11 @@ async def test_a_page_can_have_the_active_keys_only(store: Store) -> None:
     active, revoked, expired = await create(store), await create(store), await create(store, expires="30")
     await revoke_key(store, OWNER, revoked.id, NOW_MS)
     later_ms = NOW_MS + 30 * DAY_MS
-    assert [key.id for key in (await page_keys(store, OWNER, later_ms, is_active=True)).keys] == [active.id]
-    assert len((await page_keys(store, OWNER, later_ms)).keys) == 3
+    assert [key.id for key in (await page_keys(store, OWNER, later_ms, is_active=True)).data] == [active.id]
+    assert len((await page_keys(store, OWNER, later_ms)).data) == 3
     foreign = await create(store, owner=OTHER)
     for before in (foreign.id, "key_unknown"):
-        assert (await page_keys(store, OWNER, NOW_MS, before)).keys == []
+        assert (await page_keys(store, OWNER, NOW_MS, before)).data == []
     assert expired.expires_at == later_ms
 
 
@@ -109,8 +109,10 @@ async def test_every_change_is_in_the_audit_trail(store: Store) -> None:
 async def test_an_owner_knows_no_other_keys(store: Store) -> None:
     """Ids of other accounts, prefixes and secrets of one's own are as unknown as any text; nothing changes."""
     secret, own = await create_key(store, OWNER, KeyOrder("mine"), NOW_MS)
+    await store.transact(lambda tx: web_key(tx, OWNER.account_id, NOW_MS))
+    [web] = [one for one in await list_newest(store, "account_id", OWNER.account_id, NOW_MS, 9) if one.is_web]
     foreign = await create(store, owner=OTHER)
-    for text in (foreign.id, own.prefix, secret, "key_unknown", "\x00", ""):
+    for text in (foreign.id, web.id, web.prefix, own.prefix, secret, "key_unknown", "\x00", ""):
         for change in (
             get_key(store, OWNER, text, NOW_MS),
             change_key(store, OWNER, text, KeyChange(name="taken"), NOW_MS),

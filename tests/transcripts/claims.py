@@ -20,6 +20,7 @@ def is_charged(claim: Claim) -> bool:
 
 CHEAP = [name for name, (_, claim) in CLAIMS.items() if not claim.is_costly]
 CHARGED = [name for name in CHEAP if is_charged(CLAIMS[name][1])]
+NEED_PARTS = [name for name in CLAIMS if name.startswith("with_parts: ")]
 CASES_ELSEWHERE = 3  # of a claim: what differs between them is not the transport or the store
 
 

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 import pytest
 
 from tests.loopback import LoopbackUpstream
-from tests.transcripts.claims import CLAIMS, Stages
+from tests.transcripts.claims import CLAIMS, NEED_PARTS, Stages
 from tests.transcripts.stages import InProcess
 
 
@@ -17,7 +17,13 @@ def stages(shared_upstream: LoopbackUpstream) -> Iterator[Stages]:
     shared_upstream.reset()
 
 
-@pytest.mark.parametrize("name", CLAIMS, ids=[*CLAIMS])
+CASES = [
+    pytest.param(name, id=name, marks=pytest.mark.parts(reason="it is about one") if name in NEED_PARTS else ())
+    for name in CLAIMS
+]
+
+
+@pytest.mark.parametrize("name", CASES)
 def test_claim(stages: Stages, name: str) -> None:
     """The claim holds in every case."""
     stages.play(name)

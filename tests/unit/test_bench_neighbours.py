@@ -1,8 +1,11 @@
 """The rows of the goals for one account beside the load of another."""
 
+import pytest
 from bench.figures import Line, Results, Section
 from bench.goals import NEIGHBOURS, goals
 from bench.neighbour_loads import LOADS
+
+pytestmark = pytest.mark.parts(reason="the bench has all parts")
 
 
 def test_goals() -> None:

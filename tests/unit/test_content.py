@@ -16,9 +16,12 @@ from enum import Enum
 from typing import Any
 
 import msgspec
+import pytest
 
 import cadenza
 from cadenza.core.content import Content
+
+pytestmark = pytest.mark.parts(reason="it walks the records of all parts")
 
 NEEDLE = "n33dle-5d41"
 # Packages and modules without content. All others may have it, until they are written here.

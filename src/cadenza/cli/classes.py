@@ -8,8 +8,7 @@ from cadenza.config import Settings
 from cadenza.config.class_records import class_rules, find_candidate
 from cadenza.control import class_changes as control
 from cadenza.control.class_diff import RouteChange, VersionDiff, compare_versions
-from cadenza.control.class_versions import read_served, unrecorded
-from cadenza.control.operator import announce_reload
+from cadenza.control.class_versions import announce_reload, read_served, unrecorded
 from cadenza.core.classes import ClassState, ClassVersion
 from cadenza.core.formats import rfc3339
 from cadenza.core.records import COMMAND_LINE, Route

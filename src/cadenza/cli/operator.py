@@ -3,7 +3,7 @@
 import click
 
 from cadenza.config import Settings
-from cadenza.control.operator import list_audit_events
+from cadenza.control.audit_log import list_audit_events
 from cadenza.terminal.configured import read_store, settings_option
 from cadenza.terminal.console import json_option, print_list, to_row
 from cadenza.terminal.lazy import LazyGroup

@@ -16,6 +16,7 @@ from cadenza.config import Settings
 from cadenza.control.requests import OperatorRequest, RequestFilter, RequestFollower, check_filter
 from cadenza.core.formats import rfc3339
 from cadenza.core.money import format_dollars
+from cadenza.core.public import to_public
 from cadenza.store.store import Store, StoreUnavailable
 from cadenza.store.tables.request_details import RecentRequest
 from cadenza.terminal.configured import read_store
@@ -127,7 +128,7 @@ def _is_closed() -> bool:
 
 
 def print_object(one: RecentRequest) -> None:
-    sys.stdout.write(msgspec.json.encode(to_object(one)).decode() + "\n")
+    sys.stdout.write(msgspec.json.encode(to_public(RecentRequest, one)).decode() + "\n")
 
 
 class DatedLines:
@@ -147,13 +148,6 @@ class DatedLines:
 
 def _day(at_ms: int) -> str:
     return rfc3339(at_ms).partition("T")[0]
-
-
-def to_object(one: RecentRequest) -> dict[str, object]:
-    """A request for other programs."""
-    left_out = ("number", "cost_nano")
-    found = {name: value for name, value in msgspec.structs.asdict(one).items() if name not in left_out}
-    return {**found, "ended_at": rfc3339(one.ended_at), "cost": format_dollars(one.cost_nano)}
 
 
 def request_line(one: RecentRequest, columns: int) -> str:

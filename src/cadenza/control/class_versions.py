@@ -17,8 +17,9 @@ import msgspec
 from cadenza.core.classes import ClassState, ClassVersion, ConfiguredClass
 from cadenza.core.errors import ControlError
 from cadenza.core.records import CLASSES, Operator, RetentionBy
+from cadenza.fleet.changes import make_change
 from cadenza.store.store import Store, StoreBusy, StoreRefused, Transaction
-from cadenza.store.tables import audit_events, class_versions
+from cadenza.store.tables import audit_events, class_versions, epochs
 from cadenza.store.tables.audit_events import AuditEvent
 from cadenza.upstreams.dialects import ENFORCE
 
@@ -178,3 +179,8 @@ def unenforced(version: ClassVersion, providers: Mapping[str, RetentionBy]) -> s
     """The first provider that must enforce zero retention by its API, as the version demands, and does not."""
     demanding = (route.provider for route in version.routes if route.retention_by == "api")
     return next((name for name in demanding if providers[name] != "api"), None)
+
+
+async def announce_reload(store: Store) -> None:
+    """Have every process on this store read its own config file again before its next request."""
+    await make_change(store, lambda tx: epochs.begin_next(tx, epochs.CLASSES))

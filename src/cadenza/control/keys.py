@@ -8,7 +8,7 @@ Every change is in the audit log. An account has a bounded number of keys.
 
 import secrets
 from collections.abc import Iterator, Sequence
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -27,7 +27,7 @@ from cadenza.ledger import cap_rows
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables import accounts, audit_events, keys
 from cadenza.store.tables.audit_events import AuditEvent
-from cadenza.store.tables.keys import NewKey, OwnedKey
+from cadenza.store.tables.keys import Key, NewKey, OwnedKey
 
 EXPIRY_DAYS: dict[str, int | None] = {"30": 30, "90": 90, "365": 365, "never": None}
 NAME_CHARS_MAX = 100
@@ -73,10 +73,11 @@ class RevokedKey(msgspec.Struct, frozen=True):
     was_revoked: bool
 
 
-class KeyPage(msgspec.Struct, frozen=True):
-    """Some keys of an account, newest first, and whether there are more."""
+class KeyList(msgspec.Struct, frozen=True, kw_only=True):
+    """Keys, newest first. For the next ones, ask again with `before` set to the id of the last one."""
 
-    keys: list[OwnedKey]
+    object: Literal["list"] = "list"
+    data: list[Key]
     has_more: bool
 
 
@@ -135,10 +136,10 @@ async def list_keys(store: Store, owner: Owner, now_ms: int) -> list[OwnedKey]:
 
 async def page_keys(
     store: Store, owner: Owner, now_ms: int, before: str = "", *, count: int = 50, is_active: bool = False
-) -> KeyPage:
+) -> KeyList:
     """A page of an account's keys, newest first, after the key `before`. The key of the web chat is left out."""
     found = await keys.list_page(store, owner.account_id, now_ms, before, count + 1, is_active=is_active)
-    return KeyPage(found[:count], len(found) > count)
+    return KeyList(data=list(found[:count]), has_more=len(found) > count)
 
 
 async def get_key(store: Store, by: Actor, key_id: str, now_ms: int) -> OwnedKey:

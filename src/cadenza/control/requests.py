@@ -6,29 +6,31 @@ was not plain. None of them has content.
 
 import heapq
 import re
-from typing import Any
 
 import msgspec
 
 from cadenza.control.account.accounts import get_account
 from cadenza.control.keys import find_keys
-from cadenza.control.operator import find_requests
 from cadenza.core.codes import KEY_PREFIX, display_prefix
 from cadenza.core.errors import ControlError, Unknown
 from cadenza.core.faults import describe_fault
-from cadenza.core.formats import dollars_or_none, read_field, rfc3339, rfc3339_or_none
+from cadenza.core.formats import rfc3339
 from cadenza.core.money import format_dollars
+from cadenza.core.public import to_record
 from cadenza.core.records import CLASSES, DISCONNECTED_STATUS, SEARCH, RequestStep
-from cadenza.core.spans import parse_duration_ms
+from cadenza.core.spans import DAY_MS, parse_duration_ms
 from cadenza.ledger import statement
 from cadenza.ledger.statement import ChargeDetails
 from cadenza.observe.health import RULES
 from cadenza.store.store import Store
-from cadenza.store.tables import accounts, keys, request_details
+from cadenza.store.tables import accounts, found_requests, keys, request_details
+from cadenza.store.tables.found_requests import FoundRequest
+from cadenza.store.tables.metered import first_id
 from cadenza.store.tables.request_details import (
     CHARGED,
     UNCHARGED,
     MeteredRequest,
+    NumberedRequest,
     NumberedRequests,
     RecentRequest,
     RunningRequest,
@@ -37,6 +39,7 @@ from cadenza.store.tables.request_details import (
 
 TEXT_MAX = 200
 FOUND_MAX = 10
+PAGE = 50
 SHOWN_CLASSES = (*CLASSES, SEARCH)
 STATUS = re.compile(r"[1-5]([0-9]{2}|xx)")
 SCANNED = 1_000  # of the newest requests, for those that are wanted
@@ -75,13 +78,6 @@ CAUSES = {  # the cause of an outcome -> what happened, and what to do
     "swept": ("Its process was taken for dead, and another one ended it.", "Look for pauses of the process."),
     "charge_unconfirmed": ("The store did not confirm the charge in time.", "Run 'cadenza doctor'."),
     "internal": ("An internal error ended it.", "The log has the places in the code, with the same request id."),
-}
-OF_METERED = {  # the names of a metering row for these fields
-    "input_price": "input",
-    "cached_input_price": "cached_input",
-    "output_price": "output",
-    "is_stream": "stream",
-    "is_estimated": "estimated",
 }
 BEFORE_HOLD = ("slot", "grounded")  # steps that a request reaches before its credit is held
 PASSED_OVER = {
@@ -209,56 +205,45 @@ async def _find(store: Store, text: str, now_ms: int) -> list[FoundParts]:
 
 async def _explain(store: Store, parts: FoundParts) -> OperatorRequest:
     charge, metered, details = parts.charge, parts.metered, parts.details
-    one = metered or details
-    account_id = one.account_id if one else charge.account_id if charge else ""
-    account, key_id = await accounts.get(store, account_id), one.key_id if one else None
+    one, entry = metered or details, charge and charge.entry
+    account_id, key_id = (one.account_id, one.key_id) if one else (charge.account_id if charge else "", None)
+    account = await accounts.get(store, account_id)
     [key] = await keys.list_newest(store, "id", key_id, 0, 1) if key_id else [None]
     searches = await request_details.find_searches(store, metered) if metered else []
-    ended_at = charge.entry.created_at if charge else details.ended_at if details else 0
-    if metered and not charge:
+    ended_at = entry.created_at if entry else details.ended_at if details else 0
+    if metered and not entry:
         ended_at = metered.started_at + metered.duration_ms
-    status = metered.status if metered else details.status if details else None
-    end, advice = _say_end(status, metered, details)
-    entry = charge.entry if charge else None
-    stored = _copy(details) | _copy(metered, **OF_METERED)
-    known = {
-        "completion_id": (metered or details or entry).completion_id,  # type: ignore[union-attr]  # one is there
-        "account_id": account_id,
-        "email": account.email if account else "",
-        "created_at": rfc3339(ended_at),
-        "charged": format_dollars(entry.amount_nano if entry else 0),
-        "granted": dollars_or_none(entry.granted_nano if entry else None),
-        "refunded": dollars_or_none(entry.refunded_nano if entry else None),
-        "class_id": one.class_id or None if one else None,
-        "key_name": key.name if key else None,
-        "key_prefix": key.prefix if key else None,
-        "started_at": rfc3339_or_none(ended_at - one.duration_ms if one else None),
-        "end": end,
-        "advice": advice,
-        "short": dollars_or_none(metered.short_nano or None if metered else None),
-        "searches": format_dollars(sum(search.cost_nano for search in searches)) if searches else None,
-        "charge": _charge_parts(metered) if metered else [],
-        "steps": _list_steps(one, metered, details) if one else [],
-    }
-    return OperatorRequest(**{**stored, **known})
-
-
-def _copy(row: MeteredRequest | StoredDetails | None, **others: str) -> dict[str, Any]:
-    """What a row has of an OperatorRequest, by the names of its fields, or under these."""
-    names = {name: name for name in OperatorRequest.__struct_fields__} | others
-    values = {name: read_field(row, own) for name, own in names.items()}
-    return {name: value for name, value in values.items() if value is not msgspec.UNSET}
+    end, advice = _say_end(metered, details)
+    return to_record(
+        OperatorRequest,
+        *filter(None, (metered, details, entry)),
+        account_id=account_id,
+        email=account.email if account else "",
+        key_id=key_id,
+        created_at=rfc3339(ended_at),
+        charged=format_dollars(entry.amount_nano if entry else 0),
+        class_id=one.class_id or None if one else None,
+        key_name=key.name if key else None,
+        key_prefix=key.prefix if key else None,
+        started_at=rfc3339(ended_at - one.duration_ms) if one else None,
+        end=end,
+        advice=advice,
+        short=format_dollars(metered.short_nano) if metered and metered.short_nano else None,
+        searches=format_dollars(sum(search.cost_nano for search in searches)) if searches else None,
+        charge=_charge_parts(metered) if metered else [],
+        steps=_list_steps(one, metered, details) if one else [],
+    )
 
 
 def _charge_parts(metered: MeteredRequest) -> list[ChargePart]:
     """How the charge comes about."""
     if metered.entry_nano is None:
         return []
-    cached_nano = metered.input_nano if metered.cached_input_nano is None else metered.cached_input_nano
+    input_nano, cached_nano = metered.input_price_nano, metered.cached_input_price_nano
     counts = (
-        (metered.prompt_tokens - metered.cached_tokens, "in", metered.input_nano),
-        (metered.cached_tokens, "in, cached", cached_nano),
-        (metered.completion_tokens, "out", metered.output_nano),
+        (metered.prompt_tokens - metered.cached_tokens, "in", input_nano),
+        (metered.cached_tokens, "in, cached", input_nano if cached_nano is None else cached_nano),
+        (metered.completion_tokens, "out", metered.output_price_nano),
     )
     return [ChargePart(tokens, kind, nano, tokens * nano) for tokens, kind, nano in counts if tokens]
 
@@ -302,8 +287,10 @@ def say_step(step: RequestStep) -> str:
             return f"{step.route} {what}: {describe_fault(step.cause, step.status)}"
 
 
-def _say_end(status: int | None, metered: MeteredRequest | None, details: StoredDetails | None) -> tuple[str, str]:
+def _say_end(metered: MeteredRequest | None, details: StoredDetails | None) -> tuple[str, str]:
     """How it ended, and what to do."""
+    one = metered or details
+    status = one.status if one else 0
     if metered and metered.source == "sweep":
         return "Its process died; another process charged what was delivered.", "Look for the end of that process."
     if details and details.cause in CAUSES:
@@ -312,7 +299,7 @@ def _say_end(status: int | None, metered: MeteredRequest | None, details: Stored
         return "The store confirmed its charge too late, so the client got an error.", "Run 'cadenza doctor'."
     if status == DISCONNECTED_STATUS:
         return CAUSES["disconnected"]
-    if status is not None and status >= 500:
+    if status >= 500:
         return "Its answer broke off.", "The steps say why."
     return ("It was served.", "") if status == 200 else ("", "")
 
@@ -393,9 +380,9 @@ class RequestFollower:
         self._after = {CHARGED: 0, UNCHARGED: 0}
         self._seen: dict[NumberedRequests, set[int]] = {CHARGED: set(), UNCHARGED: set()}
 
-    async def newest(self, count: int) -> list[RecentRequest]:
+    async def newest(self, count: int) -> list[NumberedRequest]:
         """The newest that are wanted, among the last SCANNED; oldest first. Later ones are read by `more`."""
-        found = list[list[RecentRequest]]()
+        found = list[list[NumberedRequest]]()
         for kind in self._after:
             self._after[kind] = await kind.last(self._store)
             newest = await kind.newest(self._store, max(count, OVERLAP if self._wanted == ALL else SCANNED))
@@ -403,9 +390,9 @@ class RequestFollower:
             self._seen[kind] = {one.number for one in newest}
         return _merge(found)[-count:] if count else []
 
-    async def more(self) -> tuple[list[RecentRequest], int]:
+    async def more(self) -> tuple[list[NumberedRequest], int]:
         """Those that ended since, oldest first, and how many were left out."""
-        found, missed = list[list[RecentRequest]](), 0
+        found, missed = list[list[NumberedRequest]](), 0
         for kind in self._after:
             last = await kind.last(self._store)
             after = max(self._after[kind], last - BEHIND_MAX)
@@ -419,6 +406,22 @@ class RequestFollower:
         return _merge(found), missed
 
 
-def _merge(found: list[list[RecentRequest]]) -> list[RecentRequest]:
+def _merge(found: list[list[NumberedRequest]]) -> list[NumberedRequest]:
     """Each kind stays in the order of its numbers, which the store gives; clocks only interleave the kinds."""
     return list(heapq.merge(*found, key=lambda one: one.ended_at))
+
+
+async def find_requests(store: Store, text: str, now_ms: int) -> list[FoundRequest]:
+    """The request with this completion id, or those of the last day with this request id.
+
+    Request ids have no index, so older requests are found by their completion id only; the log has both.
+    """
+    if not is_plain(text):
+        return []
+    start_ms = now_ms - DAY_MS
+    return await found_requests.find_requests(store, text, first_id(start_ms), start_ms, PAGE)
+
+
+def is_plain(text: str) -> bool:
+    """Whether this can be a part of an id or an address. For anything else the store is not asked."""
+    return text.isascii() and text.isprintable()

@@ -55,10 +55,6 @@ class OrderField(msgspec.Struct, frozen=True):
         return self.name if self.is_required else "--" + (self.shown.option or self.name).replace("_", "-")
 
     @property
-    def is_number(self) -> bool:
-        return self.kind is not str
-
-    @property
     def is_required(self) -> bool:
         return self.default is NODEFAULT
 
@@ -69,11 +65,11 @@ class OrderField(msgspec.Struct, frozen=True):
             return None
         if self.kind is str:
             return self._check(value) if self.words else value
+        is_amount = self.path[-1].endswith(NANO)
         try:
-            return parse_dollars(value.removeprefix("$")) if self.path[-1].endswith(NANO) else self.kind(value)
+            return parse_dollars(value.removeprefix("$")) if is_amount else self.kind(value)
         except ValueError as error:
-            is_amount = self.path[-1].endswith(NANO)
-            raise FieldMistake(self, f"{error}" if is_amount else f"must be {self.check.rule}, not {value!r}") from None
+            raise FieldMistake(self, str(error) if is_amount else f"must be {self.check.rule}, not {value!r}") from None
 
     def verify(self, value: Any) -> Any:  # noqa: ANN401 what the field can be
         """The value that its check returns; of a list, the sorted values."""
@@ -109,7 +105,7 @@ def fields_of(order: type[msgspec.Struct]) -> tuple[OrderField, ...]:
 def _fields(declared: msgspec.structs.FieldInfo) -> Iterator[OrderField]:
     kind, *marks = get_args(declared.type) if get_origin(declared.type) is Annotated else (declared.type,)
     kinds = get_args(kind) if NoneType in get_args(kind) or UnsetType in get_args(kind) else (kind,)
-    [value] = [one for one in kinds if one not in {NoneType, UnsetType}]
+    value = next(one for one in kinds if one not in {NoneType, UnsetType})
     found, is_optional = {type(mark): mark for mark in marks}, NoneType in kinds
     if isinstance(value, type) and issubclass(value, msgspec.Struct):
         for number, one in enumerate(fields_of(value)):
@@ -168,7 +164,7 @@ def _typed(one: OrderField, record: object) -> object:
         return [] if one.is_list else "" if one.default in {UNSET, NODEFAULT} else str(one.default)
     for name in one.path:
         record = read_field(record, name)
-    return "" if record in {None, UNSET} else str(record).removesuffix(".0")
+    return "" if record in {None, UNSET} else str(record).removesuffix(".0") if one.kind is float else str(record)
 
 
 def copied(kind: type[T], *sources: msgspec.Struct, **others: object) -> T:

@@ -87,13 +87,13 @@ def public_values(kind: type[msgspec.Struct], value: msgspec.Struct) -> dict[str
     return {name: one for name, one in found.items() if name != "object"}
 
 
-def to_record(kind: type[T], source: object, **given: object) -> T:
-    """Make a record for other programs: fields by name from `source`, unless they are given.
+def to_record(kind: type[T], *sources: object, **given: object) -> T:
+    """Make a record for other programs: fields by name from the first source that has them, unless they are given.
 
-    A field that the source does not have keeps its default.
+    A field that no source has keeps its default.
     """
-    found = {name: read_field(source, name) for name in kind.__struct_fields__ if name not in given}
-    return kind(**{name: value for name, value in found.items() if value is not msgspec.UNSET}, **given)
+    found = ((name, read_field(source, name)) for source in reversed(sources) for name in kind.__struct_fields__)
+    return kind(**{name: value for name, value in found if value is not msgspec.UNSET} | given)
 
 
 def _text(name: str, value: int | None) -> str | None:

@@ -53,6 +53,10 @@ class GroundingOffer(msgspec.Struct, frozen=True):
     search: SearchTerms | None = None
     measure: Callable[[str, str, bytes], Awaitable[FileSize]] | None = None
 
+    def __bool__(self) -> bool:
+        """Whether it is anything."""
+        return bool(self.memory or self.search or self.measure)
+
 
 class Grounder(Protocol):
     """Adds reference material to requests."""

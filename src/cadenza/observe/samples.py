@@ -50,10 +50,10 @@ class Samples:
     def last_fault(self, provider: str, model: str) -> SeenFault | None:
         """The newest fault of a route."""
         wanted = {("provider", provider), ("model", model)}
-        found = [(at_s, dict(labels)) for labels, at_s in self.of(LAST_FAULT).items() if wanted <= set(labels)]
-        if not found:
+        faults = [(at_s, dict(labels)) for labels, at_s in self.of(LAST_FAULT).items() if wanted <= set(labels)]
+        if not faults:
             return None
-        at_s, fault = max(found, key=lambda sample: sample[0])
+        at_s, fault = max(faults, key=lambda sample: sample[0])
         return SeenFault(at_s, fault["kind"], int(fault["status"]) if fault["status"] else None)
 
     def since(self, before: "Samples") -> "Samples":

@@ -107,10 +107,10 @@ class WorkerMetrics:
     async def read(self) -> list[Family]:
         """The metrics of all workers."""
         others = sorted({path.stem for path in self._folder.glob("*.lock")} - {self._slot})
-        found = await asyncio.gather(*(self._ask(slot) for slot in others))
+        other_workers = await asyncio.gather(*(self._ask(slot) for slot in others))
         own = self._read_own()
         self._save(own)
-        return merge([own, *found])
+        return merge([own, *other_workers])
 
     async def _ask(self, slot: str) -> list[Family]:
         try:
@@ -189,10 +189,10 @@ def merge(processes: Iterable[Sequence[Family]]) -> list[Family]:
     for families in processes:
         for family in families:
             merged.setdefault(family.name, family)
-            found = values.setdefault(family.name, {})
+            of_family = values.setdefault(family.name, {})
             for name, labels, value in family.samples:
-                before = found.get((name, labels))
-                found[name, labels] = value if before is None else _combined(name, before, value)
+                before = of_family.get((name, labels))
+                of_family[name, labels] = value if before is None else _combined(name, before, value)
     return [
         msgspec.structs.replace(family, samples=[(*key, value) for key, value in values[name].items()])
         for name, family in merged.items()

@@ -50,8 +50,8 @@ def find_locked(database: Path, rows: Rows) -> list[LiveProcess]:
 async def find_live(read: ReadRows, lock: Callable[[], Awaitable[object]]) -> list[LiveProcess]:
     """The live processes of a Postgres store. If there is none, `lock` locks out those that start now."""
     known = {row[0] for row in await read()}
-    if found := await find_with_heartbeat(read):
-        return found
+    if live := await find_with_heartbeat(read):
+        return live
     await lock()
     return [LiveProcess(*row) for row in await read() if row[0] not in known]
 
@@ -65,14 +65,15 @@ async def find_with_heartbeat(read: ReadRows) -> list[LiveProcess]:
     while before.keys() - live.keys() and loop.time() - began_s < (FOUND_S if live else DEAD_S):
         await asyncio.sleep(POLL_INTERVAL_S)
         now = {row[0]: LiveProcess(*row) for row in await read()}
-        live |= {name: one for name, one in now.items() if name not in before or before[name].beats != one.beats}
-        before = {name: one for name, one in before.items() if name in now}
+        moved = (name for name in now if name not in before or before[name].beats != now[name].beats)
+        live |= {name: now[name] for name in moved}
+        before = {name: process for name, process in before.items() if name in now}
     return [live[name] for name in sorted(live)]
 
 
-def refuse_older(found: Iterable[LiveProcess], needed: str) -> None:
+def refuse_older(live: Iterable[LiveProcess], needed: str) -> None:
     """StoreUnavailable, with their names, if the programs of some of these processes know only older schemas."""
-    if broken := [str(one) for one in found if one.revision < needed]:
+    if broken := [str(process) for process in live if process.revision < needed]:
         raise StoreUnavailable(
             f"The new schema would break processes that run on this store: {', '.join(broken)}.",
             "Nothing was changed. Stop them, and run 'cadenza migrate' again.",

@@ -20,7 +20,8 @@ HAS_TABLE = Statement(
 )
 VERSION = Statement(text(f"SELECT revision, oldest_program FROM {REVISION_TABLE}"))  # noqa: S608 our own name
 FILES = Path(__file__).parent / "migrations" / "versions"
-REVISIONS = tuple(sorted(path.name.partition("_")[0] for path in FILES.glob("[0-9]*.py")))  # oldest first
+FIRST = "0001"  # of release 0.1.0, which has no migration
+REVISIONS = (FIRST, *sorted(path.name.partition("_")[0] for path in FILES.glob("[0-9]*.py")))  # oldest first
 
 
 class SchemaState(msgspec.Struct, frozen=True):
@@ -61,7 +62,7 @@ async def schema_state(store: Store) -> SchemaState:
         is_foreign = await store.row(HAS_TABLE, {"name": "accounts"})
         return SchemaState("foreign" if is_foreign else "empty", None, head)
     row = await store.row(VERSION, {})
-    assert row, "the baseline writes the row"
+    assert row, "a new store has it"
     revision, oldest = row
     if revision in REVISIONS:
         return SchemaState("current" if revision == head else "behind", revision, head)

@@ -22,6 +22,7 @@ class Rows(Generic[T]):
         kind: type[T],
         table: Table,
         reads: Mapping[str, Callable[[Any], object]] | None = None,
+        /,
         **others: ColumnElement[Any],
     ) -> None:
         self._kind, names = kind, kind.__struct_fields__

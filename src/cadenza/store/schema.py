@@ -1,8 +1,8 @@
 """The tables of SQLite and Postgres. Times are Unix milliseconds, money is in nano-dollars.
 
-The CHECK constraints hold for every program that writes. The migrations build the same tables, in their own words (a
-test compares the two), and the triggers that make `entries` append-only and keep closed months as they are. A chat
-has two ids: `completion_id`, the id of its reply (chatcmpl-…), and `request_id`, the x-request-id of its HTTP request.
+The CHECK constraints hold for every program that writes. new_store.py makes the tables, and the triggers that make
+`entries` append-only and keep closed months as they are; migrations bring an older store to the same. A chat has two
+ids: `completion_id`, the id of its reply (chatcmpl-…), and `request_id`, the x-request-id of its HTTP request.
 """
 
 from sqlalchemy import (

@@ -12,7 +12,7 @@ from cadenza.control.money.refunds import refund_request
 from cadenza.control.money.statement import check_ledger, export_statement, key_overview, sum_entries, usage_overview
 from cadenza.control.retention_keeper import RetentionKeeper
 from cadenza.core.money import Price
-from cadenza.core.records import COMMAND_LINE, SEARCH, Cap, Usage
+from cadenza.core.records import COMMAND_LINE, SEARCH, Cap, Owner, Usage
 from cadenza.core.retention_limits import RetentionLimits
 from cadenza.core.spans import ALWAYS, DAY_MS, Span, month_span
 from cadenza.core.usage_report import Counters, GroupBy, day_name, sum_counters
@@ -44,6 +44,7 @@ from tests.store.moves import (
 )
 from tests.store.rows import DOLLAR_NANO, add_key, rows_of, run_sql, sum_up
 
+OWNER = Owner("acct_a", "acct_a@example.org")
 BEFORE_MS = month_span("2027-01").end_ms
 MIDNIGHT = month_span("2026-11").end_ms
 OTHER = Price(7, 11)
@@ -101,17 +102,15 @@ async def read_reports(store: Store) -> dict[str, Any]:
             for group in get_args(GroupBy):
                 found[f"{group} {account_id} {span}"] = await report(store, account_id, span, group)
             if account_id:
-                found[f"sums {account_id} {span}"] = await sum_entries(store, account_id, span)
+                found[f"sums {account_id} {span}"] = await sum_entries(store, Owner(account_id, ""), span)
         for name in MARGIN_GROUPS:
             found[f"margin {name} {span}"] = await margins.read_margins(store, span, name)
         found[f"bill {span}"] = await margins.read_counts(store, "acme", span)
         found[f"keys {span}"] = await by_key(store, "acct_a", span, 10)
     span = Span(OCTOBER - OCTOBER % DAY_MS, BEFORE_MS)
-    found["overview"] = await usage_overview(store, "acct_a", span)
-    found["key"] = await key_overview(store, "acct_a", "key_c", span)
-    found["statement"] = [
-        (one.id, one.amount_nano, one.balance_nano) async for one in export_statement(store, "acct_a")
-    ]
+    found["overview"] = await usage_overview(store, OWNER, span)
+    found["key"] = await key_overview(store, OWNER, "key_c", span)
+    found["statement"] = [(one.id, one.amount_nano, one.balance_nano) async for one in export_statement(store, OWNER)]
     for month in ("2026-10", "2026-11", "2026-12", "2027-01"):
         found[month] = await report_month(store, month, LATER)
     return found

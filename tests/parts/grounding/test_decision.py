@@ -6,7 +6,13 @@ from ipaddress import ip_network
 from pathlib import Path
 
 import pytest
-from bench.search_decision import (
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cadenza.parts.grounding.search.intent.decision import Decision, decide
+from cadenza.parts.grounding.search.intent.question import find_question
+from cadenza.parts.grounding.search.intent.scorer import explain, read_weights
+from tests.parts.grounding.search_decision import (
     HELD_OUT,
     TODAY,
     files_to_learn,
@@ -15,12 +21,6 @@ from bench.search_decision import (
     read_examples,
     read_messages,
 )
-from hypothesis import given
-from hypothesis import strategies as st
-
-from cadenza.parts.grounding.search.intent.decision import Decision, decide
-from cadenza.parts.grounding.search.intent.question import find_question
-from cadenza.parts.grounding.search.intent.scorer import explain, read_weights
 
 DOCS = Path(__file__).parents[3] / "docs" / "parts" / "grounding" / "when-it-searches.md"
 PAGE = "The latest price of the share rose today, the company said on Tuesday. " * 300
@@ -39,7 +39,7 @@ def test_the_docs_say_how_good_the_decision_is() -> None:
 
 @pytest.mark.slow(reason="learns the weights anew")
 def test_the_weights_are_learned_from_the_labelled_messages() -> None:
-    """`python -m bench.search_decision` makes the weights that the package has, but for rounding."""
+    """`python -m tests.parts.grounding.search_decision` makes the weights that the package has, but for rounding."""
     learned = learn([example for name in files_to_learn() for example in read_examples(name)])
     stored = read_weights()
     features = learned.keys() | stored.keys()

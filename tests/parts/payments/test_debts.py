@@ -35,6 +35,7 @@ from tests.store.moves import (
 )
 from tests.store.rows import DOLLAR_NANO, NOW_MS, rows_of, run_sql
 
+OWNER = Owner("acct_a", "acct_a@example.org")
 CENT_NANO = DOLLAR_NANO // 100
 TEN_NANO = 10 * DOLLAR_NANO
 PRICE = Price(input_nano=CENT_NANO, output_nano=3 * CENT_NANO)
@@ -225,10 +226,10 @@ async def test_what_is_all_a_debt_is_in_the_statement_too(store: Store) -> None:
 
 async def described(store: Store) -> list[tuple[str, int, int]]:
     """Each line of the export, its amount and its balance in cents. The pages have the same, newest first."""
-    found = [entry async for entry in export_statement(store, "acct_a")]
+    found = [entry async for entry in export_statement(store, OWNER)]
     by_page = await statement_by_pages(store, "acct_a", count=1)
     assert by_page[::-1] == found
     month = month_span(month_of(NOW_MS))
-    assert [entry async for entry in export_statement(store, "acct_a", month)] == found
-    assert (await read_statement(store, "acct_a", span=month)).entries == by_page
+    assert [entry async for entry in export_statement(store, OWNER, month)] == found
+    assert (await read_statement(store, OWNER, span=month)).entries == by_page
     return [(describe_entry(one), one.amount_nano // CENT_NANO, one.balance_nano // CENT_NANO) for one in found]

@@ -45,7 +45,7 @@ PAID = Paid(AMOUNT_NANO)
 DISPUTED = Disputed("dp_1", AMOUNT_NANO)
 WON = DisputeClosed("dp_1", AMOUNT_NANO, "won")
 LOST = DisputeClosed("dp_1", AMOUNT_NANO, "lost")
-ORDERS, ORDERS_POSTGRES = 120, 40  # of each case: all of five events, and a third of them
+ORDERS, ORDERS_POSTGRES = 60, 12  # of each case: half of those of five events, and a tenth
 EVENTS = itertools.count(1)
 WORTH = Statement(text("SELECT balance_nano - debt_nano FROM accounts WHERE id = 'acct_a'"))
 

@@ -46,7 +46,7 @@ Order = Callable[[Store, str], Awaitable[Any]]
 ORDERS: dict[str, Order] = {
     "credit": lambda store, reference: give_credit(store, EMAIL, 7, "", NOW_MS, COMMAND_LINE, reference),
     "correct": lambda store, reference: correct_credit(store, EMAIL, -7, "why", COMMAND_LINE, NOW_MS, reference),
-    "account": lambda store, reference: create_account(store, NEW_EMAIL, 7, "forte", NOW_MS, reference),
+    "account": lambda store, reference: create_account(store, NEW_EMAIL, 7, "forte", NOW_MS, reference, "hash"),
     "key": lambda store, reference: create_key(store, OWNER, KeyOrder("laptop", reference=reference), NOW_MS),
     "voucher": lambda store, reference: create_vouchers(
         store, VoucherOrder(amount_nano=7, count=2, reference=reference), COMMAND_LINE, NOW_MS

@@ -8,7 +8,7 @@ from cadenza.control.money.credit import give_credit
 from cadenza.control.money.refunds import Refund, refund_request
 from cadenza.control.money.statement import export_ledger, find_charge, read_statement
 from cadenza.core.errors import ControlError
-from cadenza.core.records import COMMAND_LINE, Operator, Usage
+from cadenza.core.records import COMMAND_LINE, Operator, Owner, Usage
 from cadenza.ledger import check
 from cadenza.ledger.rules import Ended
 from cadenza.store.store import Store
@@ -29,6 +29,7 @@ from tests.store.moves import (
 )
 from tests.store.rows import NOW_MS
 
+OWNER = Owner("acct_a", "acct_a@example.org")
 COST_NANO = 150 * CENT_NANO
 
 
@@ -140,7 +141,7 @@ async def test_a_refund_pays_a_debt_first(charged: Store) -> None:
 async def test_a_refund_is_shown_beside_its_charge(charged: Store) -> None:
     """On the statement, in the export of the ledger and on the operator's page of the request."""
     await refund(charged, 40 * CENT_NANO)
-    refunded, charge, *_ = (await read_statement(charged, "acct_a")).entries
+    refunded, charge, *_ = (await read_statement(charged, OWNER)).entries
     assert (refunded.origin, refunded.completion_id, refunded.refunded_nano) == ("refund", "r1", None)
     assert (charge.kind, charge.refunded_nano) == ("charge", 40 * CENT_NANO)
     exported = [entry["refunded_nano"] async for entry in await export_ledger(charged, EMAIL)]

@@ -5,28 +5,25 @@ import asyncio
 import pytest
 
 from cadenza.control.account.accounts import NewAccount, add_account, suspend_account
+from cadenza.control.audit_log import list_audit_events
 from cadenza.control.keys import find_keys, revoke_key
 from cadenza.control.money.credit import correct_credit, give_credit
-from cadenza.control.operator import (
-    UseHistory,
-    find_requests,
-    get_details,
-    get_overview,
-    list_audit_events,
-    search_accounts,
-)
+from cadenza.control.requests import find_requests
 from cadenza.core.errors import ControlError
 from cadenza.core.records import COMMAND_LINE, Operator, Usage
 from cadenza.ledger import check
 from cadenza.parts.site.accounts import set_operator
+from cadenza.parts.site.operator.reading import UseHistory, get_details, get_overview, search_accounts
+from cadenza.parts.site.tables.operators import totals
 from cadenza.store.store import Store
 from cadenza.store.tables.accounts import Account
 from tests.passwords import cheap_hash
-from tests.store.moves import finish, fund, make_hold, take
+from tests.store.moves import ALONE, finish, fund, make_hold, make_outcome, take, writing
 from tests.store.rows import add_key, run_sql
 
 NOW_MS = 1_800_000_000_000
 DOLLAR = 10**9
+WHOLE_NANO = 2500  # the amount of an ordinary hold
 BY = Operator("operator@example.org")
 
 
@@ -167,3 +164,17 @@ async def test_every_act_is_written_with_the_change(store: Store) -> None:
         "1.00 dollars: a note",
     )
     assert await list_audit_events(store) == [event, created]
+
+
+async def test_a_kept_reserve_is_not_held_in_the_totals(store: Store) -> None:
+    """Only what requests hold while there is nothing to spare counts as held."""
+    await fund(store, DOLLAR)
+    async with writing(store, timing=ALONE) as (writer, _):
+        await writer.hold(make_hold())
+        await writer.end(make_outcome(usage=Usage(100, 1)))
+        assert (await totals(store)).held_nano == 0
+    await fund(store, WHOLE_NANO, "b")
+    async with writing(store, timing=ALONE) as (writer, _):
+        await writer.hold(make_hold("r2", account="b"))
+        assert (await totals(store)).held_nano == WHOLE_NANO
+        await writer.end(make_outcome("r2", account="b"))

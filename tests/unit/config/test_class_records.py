@@ -55,7 +55,7 @@ def settings(tmp_path: Path) -> Settings:
         ("forte", "acme/large-2", "acme/large-2", 8000),  # a candidate of the class
         ("fortissimo", "acme/large-1", "acme/large-1", 9000),  # else a route or a candidate of any class
         ("forte", "acme/team/new", "acme/team/new", 128_000),  # else the defaults of its kind of provider
-        ("forte", "local", "local/smollm2-135m-instruct", 8192),
+        pytest.param("forte", "local", "local/smollm2-135m-instruct", 8192, marks=pytest.mark.parts(reason="embedded")),
     ],
 )
 def test_candidates(settings: Settings, class_id: str, text: str, name: str, context_tokens: int) -> None:
@@ -69,7 +69,11 @@ def test_candidates(settings: Settings, class_id: str, text: str, name: str, con
     [
         ("acne/large-2", "no provider is named 'acne'; did you mean \"acme\"?"),
         ("acme", "name a model too, PROVIDER/MODEL; the config has acme/large-2, acme/large-1"),
-        ("local/other", "the provider 'local' has one model: use 'local/smollm2-135m-instruct'"),
+        pytest.param(
+            "local/other",
+            "the provider 'local' has one model: use 'local/smollm2-135m-instruct'",
+            marks=pytest.mark.parts(reason="embedded"),
+        ),
     ],
 )
 def test_candidates_that_do_not_exist(settings: Settings, text: str, problem: str) -> None:

@@ -62,6 +62,7 @@ def write_files(folder: Path) -> None:
         (folder / name).write_text("beta-secret\n")
 
 
+@pytest.mark.parts(reason="their keys are among them")
 def test_every_key_is_read(tmp_path: Path) -> None:
     """A file that sets every key is read key by key, with routes sorted by order."""
     write_files(tmp_path)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cadenza.config import ConfigError, load_settings
+from tests.unit.config.with_parts import case
 
 BLOCKS = (Path(__file__).parent / "loaded.txt").read_text().strip().split("\n\n")
 VARIABLE = re.compile(r"(\w+)=('[^']*')")
@@ -19,7 +20,7 @@ def rows_of(block: str, mark: str) -> list[str]:
     return [line[2:] for line in block.splitlines() if line.startswith(mark)]
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.partition("\n")[0][2:])
+@pytest.mark.parametrize("block", [case(block, id=block.partition("\n")[0][2:]) for block in BLOCKS])
 def test_a_config_is_read(tmp_path: Path, block: str) -> None:
     """Its settings, or its mistakes, are as written there, and no text of them shows a secret."""
     found = [pair for row in rows_of(block, "$") for pair in VARIABLE.findall(row)]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cadenza.config import ConfigError, load_settings
+from tests.unit.config.with_parts import case
 
 FILES = {
     "good.txt": b"Good.",
@@ -46,7 +47,7 @@ def key_of(before: list[str], line: str) -> str:
     return f"{header.strip('[]')}{'[0]' if header.startswith('[[') else ''}.{line.partition(' = ')[0]}"
 
 
-@pytest.mark.parametrize(("text", "expected"), [*read_mistakes()])
+@pytest.mark.parametrize(("text", "expected"), [case(*one) for one in read_mistakes()])
 def test_a_file_with_mistakes(tmp_path: Path, text: str, expected: list[str]) -> None:
     """All of them are reported at once, from top to bottom; one causes no other, and no sentence shows a secret."""
     for name, content in FILES.items():

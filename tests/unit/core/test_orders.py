@@ -73,7 +73,7 @@ def test_a_number_that_cannot_be_read_is_named(text: str) -> None:
 def test_a_form_has_what_was_ordered() -> None:
     """All digits of it; saved as it is, it changes nothing. A new form has the defaults."""
     for per_s, burst in ((2.5, 7), (1_000_000.0, 1_000_000), (0.0123456789, None), (None, 1)):
-        change = KeyChange("a key", per_s, burst, CapOrder("1234567.000000001", "month"))
+        change = KeyChange("version 1.0", per_s, burst, CapOrder("1234567.000000001", "month"))
         assert read_order(KeyChange, typed_values(KeyChange, change)) == change
     assert typed_values(KeyOrder) == dict.fromkeys(TYPED, "") | {
         "cap_period": "total",

@@ -89,6 +89,7 @@ def test_a_problem_is_found_in_its_facts_only(kind: str) -> None:
     assert found.advice.endswith(RULES[kind].advice)
 
 
+@pytest.mark.parts(reason="their rules have cases too")
 def test_every_rule_has_its_case() -> None:
     """The others need a longer memory than a process has, or a process that is gone: alerts see them."""
     assert {rule.kind for rule in OF_THE_CORE if rule.find} == set(CASES)

@@ -50,8 +50,8 @@ async def give_credit(  # noqa: PLR0913, PLR0917 one command
         raise ControlError("The amount of credit must be above zero.")
     check_note(note)
     check_credit_days(expires_days)
-    found = await get_account(store, email)
-    arguments = (found.id, amount_nano) if expires_days is None else (found.id, amount_nano, expires_days)
+    account = await get_account(store, email)
+    arguments = (account.id, amount_nano) if expires_days is None else (account.id, amount_nano, expires_days)
     command = make_command(by, "credit.grant", arguments, reference)
 
     def give(tx: Transaction) -> Granted:
@@ -125,9 +125,9 @@ async def correct_credit(  # noqa: PLR0913, PLR0917 one command
     if not -AMOUNT_NANO_MAX <= amount_nano < 0:
         raise ControlError("A correction takes credit back: write a negative amount, like -1.00.")
     reason = check_reason("correction", reason)
-    found = await get_account(store, email)
-    command = make_command(by, "credit.correct", (found.id, amount_nano), reference)
-    await credit.gather_free(store, found.id, -amount_nano)
+    account = await get_account(store, email)
+    command = make_command(by, "credit.correct", (account.id, amount_nano), reference)
+    await credit.gather_free(store, account.id, -amount_nano)
 
     def correct(tx: Transaction) -> Correction:
         account, claim = find_account(tx, email), command.claim(tx, now_ms)

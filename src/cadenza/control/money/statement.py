@@ -8,7 +8,7 @@ import msgspec
 from cadenza.control.account.accounts import get_account
 from cadenza.core.errors import ControlError
 from cadenza.core.money import TOKENS_PER_PRICE, format_dollars
-from cadenza.core.records import SEARCH
+from cadenza.core.records import SEARCH, Owner
 from cadenza.core.spans import ALWAYS, DAY_MS, Span
 from cadenza.core.usage_report import (
     GroupBy,
@@ -57,33 +57,33 @@ class StatementPage(msgspec.Struct, frozen=True):
 
 
 async def read_statement(
-    store: Store, account_id: str, cursor: str = "", count: int = PAGE, span: Span | None = None
+    store: Store, owner: Owner, cursor: str = "", count: int = PAGE, span: Span | None = None
 ) -> StatementPage:
     """The newest entries, of a span if there is one, or those after the cursor of the page before."""
     at = _parse(cursor) if cursor else None
     if span:
         before = at.entry if at else statement.NO_ENTRY
-        found = await statement.list_span(store, account_id, span, count + 1, before)
+        read = await statement.list_span(store, owner.account_id, span, count + 1, before)
     elif at:
-        found = await statement.list_newest(store, account_id, count + 1, at.entry, at.balance_nano)
+        read = await statement.list_newest(store, owner.account_id, count + 1, at.entry, at.balance_nano)
     else:
-        found = await statement.list_newest(store, account_id, count + 1)
-    shown = found[:count]
-    last = shown[-1] if len(found) > count else None
+        read = await statement.list_newest(store, owner.account_id, count + 1)
+    shown = read[:count]
+    last = shown[-1] if len(read) > count else None
     cursor_after = Cursor(last.id, last.balance_nano - last.amount_nano) if last else None
     return StatementPage(newest_lines(shown), cursor_after)
 
 
-async def export_statement(store: Store, account_id: str, span: Span = ALWAYS) -> AsyncIterator[Entry]:
+async def export_statement(store: Store, owner: Owner, span: Span = ALWAYS) -> AsyncIterator[Entry]:
     """Every entry of a span, oldest first."""
-    async for entry in statement.all_entries(store, account_id, span):
+    async for entry in statement.all_entries(store, owner.account_id, span):
         for line in _lines(entry):
             yield line
 
 
-def newest_lines(found: Sequence[Entry]) -> list[Entry]:
+def newest_lines(entries: Sequence[Entry]) -> list[Entry]:
     """The lines of entries, newest first."""
-    return [line for entry in found for line in reversed(_lines(entry))]
+    return [line for entry in entries for line in reversed(_lines(entry))]
 
 
 def _lines(entry: Entry) -> tuple[Entry, ...]:
@@ -101,9 +101,9 @@ def _lines(entry: Entry) -> tuple[Entry, ...]:
     return debt, msgspec.structs.replace(entry, amount_nano=entry.amount_nano - entry.owed_nano)
 
 
-async def sum_entries(store: Store, account_id: str, span: Span) -> PeriodSums:
+async def sum_entries(store: Store, owner: Owner, span: Span) -> PeriodSums:
     """The opening and the closing balance of a span, and what changed it."""
-    return await statement.sum_entries(store, account_id, span)
+    return await statement.sum_entries(store, owner.account_id, span)
 
 
 def describe_entry(entry: Entry) -> str:
@@ -156,22 +156,22 @@ async def names_of_keys(store: Store, report: Report, now_ms: int) -> dict[str, 
     return {one.id: f"{one.name} {one.prefix}…".strip() for one in found}
 
 
-async def usage_by_key(store: Store, account_id: str, span: Span) -> list[KeyUsage]:
+async def usage_by_key(store: Store, owner: Owner, span: Span) -> list[KeyUsage]:
     """The keys that were used, most expensive first."""
-    found, _ = await usage.by_key(store, account_id, span, KEYS_EXPORTED_MAX)
+    found, _ = await usage.by_key(store, owner.account_id, span, KEYS_EXPORTED_MAX)
     return found
 
 
-async def usage_overview(store: Store, account_id: str, span: Span) -> Overview:
+async def usage_overview(store: Store, owner: Owner, span: Span) -> Overview:
     """Usage by day and class, and the most expensive keys. A span has at most a few hundred days."""
-    days = fill_days(span, await usage.by_day_and_class(store, account_id, span))
-    keys, keys_in_all = await usage.by_key(store, account_id, span, KEYS_SHOWN)
+    days = fill_days(span, await usage.by_day_and_class(store, owner.account_id, span))
+    keys, keys_in_all = await usage.by_key(store, owner.account_id, span, KEYS_SHOWN)
     return Overview(span, days, keys, keys_in_all)
 
 
-async def key_overview(store: Store, account_id: str, key_id: str, span: Span) -> Overview:
+async def key_overview(store: Store, owner: Owner, key_id: str, span: Span) -> Overview:
     """The usage of one key by day and class."""
-    days = fill_days(span, await usage.by_day_and_class(store, account_id, span, key_id))
+    days = fill_days(span, await usage.by_day_and_class(store, owner.account_id, span, key_id))
     return Overview(span, days, [], 1)
 
 

@@ -25,7 +25,15 @@ from cadenza.parts.postgres.connection import (
     set_up,
 )
 from cadenza.parts.postgres.errors import CONNECT_ERRORS, DRIVER_ERRORS, Translator, can_be_retried
-from cadenza.parts.postgres.session import CHANNEL, CLOSE_S, Pool, PoolBusy, PostgresSession, PostgresTransaction
+from cadenza.parts.postgres.session import (
+    CHANNEL,
+    CLOSE_S,
+    DIALECT,
+    Pool,
+    PoolBusy,
+    PostgresSession,
+    PostgresTransaction,
+)
 from cadenza.store.live_processes import PROCESSES, LiveProcess, find_live, refuse_older
 from cadenza.store.migrations import find_steps
 from cadenza.store.report_turns import REPORTS_MAX, ReportTurns
@@ -155,9 +163,9 @@ class PostgresStore:
 
     def _migrate(self, session: PostgresSession, tx: PostgresTransaction) -> None:
         steps = find_steps(tx)
-        if steps.needed:
+        if steps.found and steps.needed:
             await_(self._refuse_older(session, steps.needed))
-        steps.run(tx, "postgresql")
+        steps.run(tx, DIALECT)
 
     async def _refuse_older(self, session: PostgresSession, needed: str) -> None:
         """StoreUnavailable if a program older than `needed` runs on the store. None can register before the commit."""

@@ -21,7 +21,6 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cadenza.control.account.erasure import Erasures
-from cadenza.control.operator import UseHistory
 from cadenza.core.codes import KEY_PREFIX
 from cadenza.core.errors import ControlError, InvalidRequest, render_error
 from cadenza.core.public import to_public
@@ -48,6 +47,7 @@ from cadenza.parts.site.errors import (
 )
 from cadenza.parts.site.mailer import Mailer
 from cadenza.parts.site.operator.ledger_check import LedgerCheck
+from cadenza.parts.site.operator.reading import UseHistory
 from cadenza.parts.site.render import Assets, Renderer
 from cadenza.parts.site.routes import JSON, Access, ApiEndpoint, Page
 from cadenza.parts.site.settings import SITE_KEY_VARIABLE, PlatformSettings

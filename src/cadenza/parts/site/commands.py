@@ -13,6 +13,7 @@ from cadenza.parts.site.settings import PlatformSettings
 from cadenza.parts.site.sign_in.links import make_operator_link, print_link
 from cadenza.parts.site.sign_in.passwords import hash_password
 from cadenza.parts.site.sign_in.sign_up import invite
+from cadenza.parts.site.tables.access_tokens import Token
 from cadenza.parts.site.tables.links import LinkKind
 from cadenza.parts.site.tokens import TokenOrder, create_token, list_tokens, revoke_token
 from cadenza.terminal.configured import read_owner, settings_option, with_owner, with_store
@@ -21,7 +22,7 @@ from cadenza.terminal.lazy import CommandGroup
 from cadenza.terminal.new_account import create, create_options
 from cadenza.terminal.orders import order_options
 
-FIELDS = ("id", "name", "prefix", "scopes", "state", "created_at", "expires_at", "last_used_at")
+FIELDS = [name for name in Token.__struct_fields__ if name not in {"account_id", "revoked_at"}]
 LINKS = {"reset": "an hour", "verify": "3 days", "invite": "7 days", "operator": "24 hours"}  # how long they work
 
 email_argument = click.argument("email")

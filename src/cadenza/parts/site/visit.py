@@ -16,7 +16,6 @@ from starlette.responses import HTMLResponse, Response
 
 from cadenza import clock
 from cadenza.control.account.erasure import Erasures
-from cadenza.control.operator import UseHistory
 from cadenza.core.mistakes import describe_mistake
 from cadenza.core.orders import fields_of
 from cadenza.core.rates import Rate
@@ -37,6 +36,7 @@ from cadenza.parts.site.docs.reference import ApiDocument, Reference
 from cadenza.parts.site.errors import BadForm, NotSignedIn, TooMany, WrongOrigin
 from cadenza.parts.site.mailer import EmailText, Mailer
 from cadenza.parts.site.operator.ledger_check import LedgerCheck
+from cadenza.parts.site.operator.reading import UseHistory
 from cadenza.parts.site.render import Assets, Renderer
 from cadenza.parts.site.settings import PlatformSettings
 from cadenza.parts.site.sign_in.passkeys import Passkeys

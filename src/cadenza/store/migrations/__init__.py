@@ -1,8 +1,9 @@
 """Runs the migrations: the numbered modules of `versions`, each with a function `upgrade(database, execute)`.
 
-A migration that only adds runs beside processes of the release before. One that breaks them says so: `breaks_before` in
-its module is the first schema whose programs can still use the store. It is refused while an older program runs on the
-store, and no older program starts on the store afterwards.
+A new store is made as the schema is now (new_store.py), and needs none of them. A migration that only adds runs beside
+processes of the release before. One that breaks them says so: `breaks_before` in its module is the first schema whose
+programs can still use the store. It is refused while an older program runs on the store, and no older program starts on
+the store afterwards.
 """
 
 from importlib import import_module
@@ -10,8 +11,10 @@ from types import ModuleType
 
 import msgspec
 from sqlalchemy import text
+from sqlalchemy.engine import Dialect
 
-from cadenza.store.migrate import FILES, HAS_TABLE, REVISIONS, VERSION
+from cadenza.store.migrate import FILES, FIRST, HAS_TABLE, REVISIONS, VERSION
+from cadenza.store.new_store import creation
 from cadenza.store.statements import Statement
 from cadenza.store.store import REVISION_TABLE, Transaction
 
@@ -31,13 +34,19 @@ class Migrations(msgspec.Struct, frozen=True):
 
     @property
     def needed(self) -> str:
-        """The first schema whose programs can use the new one. Empty if all can, or if there is none yet."""
-        return max((getattr(one, "breaks_before", "") for one in self.modules.values() if self.found), default="")
+        """The first schema whose programs can use the new one. Empty if all can."""
+        return max((getattr(one, "breaks_before", "") for one in self.modules.values()), default="")
 
-    def run(self, tx: Transaction, database: str) -> None:
-        """`database` is `sqlite` or `postgresql`."""
+    def run(self, tx: Transaction, dialect: Dialect) -> None:
+        def execute(sql: str) -> None:
+            tx.change(Statement(text(sql)), {})
+
+        if not self.found:
+            for statement in creation(dialect, REVISIONS[-1], self.needed or FIRST):
+                execute(statement)
+            return
         for revision, module in self.modules.items():
-            module.upgrade(database, lambda sql: tx.change(Statement(text(sql)), {}))
+            module.upgrade(dialect.name, execute)
             tx.change(REACHED, {"revision": revision, "needed": self.needed})
 
 
@@ -45,7 +54,7 @@ def find_steps(tx: Transaction) -> Migrations:
     """The caller has locked out other migrations."""
     row = tx.row(VERSION, {}) if tx.row(HAS_TABLE, {"name": REVISION_TABLE}) else None
     found = str(row[0]) if row else ""
-    return Migrations(found, {revision: _module(revision) for revision in REVISIONS if revision > found})
+    return Migrations(found, {revision: _module(revision) for revision in REVISIONS[1:] if revision > found})
 
 
 def _module(revision: str) -> ModuleType:

@@ -29,11 +29,11 @@ class ChangeMark:
     def while_idle(self, writer: sqlite3.Cursor | None) -> int | None:
         """The count while no write is in progress; None if it is not known."""
         now_s = time.monotonic()  # before the version is read
-        found = _version(writer)
-        if found != self._others:
-            self._others = found
+        version = _version(writer)
+        if version != self._others:
+            self._others = version
             self.changes += 1
-        if found is None:
+        if version is None:
             return None
         self.known_s = now_s
         return self.changes
@@ -66,7 +66,7 @@ def _version(connection: sqlite3.Cursor | None) -> Row | None:
     if connection is None:
         return None
     try:
-        found: Row | None = connection.execute("PRAGMA data_version").fetchone()
+        row: Row | None = connection.execute("PRAGMA data_version").fetchone()
     except sqlite3.Error:  # the next statement reports it
         return None
-    return found
+    return row

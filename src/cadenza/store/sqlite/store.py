@@ -29,7 +29,7 @@ from cadenza.store.report_turns import REPORTS_MAX, ReportTurns
 from cadenza.store.sqlite import files, write_ahead_log
 from cadenza.store.sqlite.change_mark import ChangeMark
 from cadenza.store.sqlite.write_thread import WriteThread
-from cadenza.store.statements import SelectByIds, Statement, Values
+from cadenza.store.statements import SQLITE, SelectByIds, Statement, Values
 from cadenza.store.store import (
     WAIT_S,
     Row,
@@ -71,17 +71,17 @@ class SqliteTransaction(msgspec.Struct):
     combines_changes: bool = False
 
     def row(self, statement: Statement, values: Values) -> Row | None:
-        found: Row | None = self._cursor.execute(statement.sqlite_text, statement.sqlite_values(values)).fetchone()
-        return found
+        row: Row | None = self._cursor.execute(statement.sqlite_text, statement.sqlite_values(values)).fetchone()
+        return row
 
     def rows(self, statement: Statement, values: Values) -> list[Row]:
         return self._cursor.execute(statement.sqlite_text, statement.sqlite_values(values)).fetchall()
 
     def rows_by_ids(self, select: SelectByIds, ids: Sequence[str], values: Values) -> list[Row]:
-        found: list[Row] = []
+        selected: list[Row] = []
         for begin in range(0, len(ids), IDS_MAX):
-            found += self.rows(*select.for_sqlite(ids[begin : begin + IDS_MAX], values))
-        return found
+            selected += self.rows(*select.for_sqlite(ids[begin : begin + IDS_MAX], values))
+        return selected
 
     def change(self, statement: Statement, values: Values) -> int:
         return self._cursor.execute(statement.sqlite_text, statement.sqlite_values(values)).rowcount
@@ -198,10 +198,10 @@ class SqliteStore:
             if self._reader is None:
                 self._reader = self._open(READ_ONLY, *BUSY).cursor()
             reader = self._reader.connection  # a new cursor, which leaves no snapshot open when there are more rows
-            found: Row | None = reader.execute(statement.sqlite_text, statement.sqlite_values(values)).fetchone()
+            row: Row | None = reader.execute(statement.sqlite_text, statement.sqlite_values(values)).fetchone()
         except sqlite3.Error:  # tried again in a thread, which waits for locks
             return await self._read(lambda tx: tx.row(statement, values))
-        return found
+        return row
 
     def change_mark(self) -> object:
         mark = self._change_mark
@@ -253,13 +253,13 @@ class SqliteStore:
 
         def poll() -> None:
             nonlocal last, timer
-            found: object = mark.changes
+            current: object = mark.changes
             known_for_s = time.monotonic() - mark.known_s
             if known_for_s > POLL_INTERVAL_S / 2:  # no request or write has polled just now
-                found, known_for_s = self.change_mark(), 0.0
+                current, known_for_s = self.change_mark(), 0.0
             timer = loop.call_later(POLL_INTERVAL_S - known_for_s, poll)
-            if found is None or found != last:
-                last = found
+            if current is None or current != last:
+                last = current
                 wake()
 
         timer = loop.call_later(POLL_INTERVAL_S, poll)
@@ -272,8 +272,8 @@ class SqliteStore:
         await self.row(PING, {})
 
     async def find_damage(self) -> str | None:
-        [(found,), *_] = await self.report(QUICK_CHECK, {})
-        return None if found == "ok" else str(found).partition("\n")[0]
+        [(verdict,), *_] = await self.report(QUICK_CHECK, {})
+        return None if verdict == "ok" else str(verdict).partition("\n")[0]
 
     async def empty_log(self) -> bool:
         return await write_ahead_log.empty_log(self.path)
@@ -411,12 +411,12 @@ class SqliteStore:
             connection.execute("BEGIN IMMEDIATE")
             tx = SqliteTransaction(connection)
             steps = find_steps(tx)
-            if steps.needed:
+            if steps.found and steps.needed:
                 refuse_older(find_locked(self.path, tx.rows(PROCESSES, {})), steps.needed)
             if steps.found and steps.modules:
                 with contextlib.closing(self._open(READ_ONLY)) as reader:
                     copy = _back_up(reader, self.path, steps.found)
-            steps.run(tx, "sqlite")
+            steps.run(tx, SQLITE)
             connection.execute("COMMIT")
         return copy
 

@@ -1,12 +1,13 @@
 """Accounts. No record has the hash of the password: `get_with_password`, `get_password` and `has_password` read it."""
 
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
-from sqlalchemy import BigInteger, Boolean, bindparam, case, cast, exists, insert, select, update
+from sqlalchemy import BigInteger, bindparam, case, cast, exists, insert, select, update
 
 from cadenza.core.records import Owner
 from cadenza.store import schema
+from cadenza.store.rows import Rows
 from cadenza.store.statements import Statement, total
 from cadenza.store.store import Row, Store, Transaction, change_row
 from cadenza.store.tables import epochs
@@ -74,8 +75,8 @@ _SPARE = select(cast(total(schema.reserves.c.amount_nano), BigInteger)).where(
 )
 HELD = (schema.accounts.c.held_nano - _SPARE.correlate(schema.accounts).scalar_subquery()).label("held_nano")
 HAS_REQUESTS = exists().where(schema.usage_days.c.account_id == schema.accounts.c.id)
-COLUMNS = [HELD if name == "held_nano" else schema.accounts.c[name] for name in Account.__struct_fields__]
-FLAGS = [place for place, column in enumerate(COLUMNS) if isinstance(column.type, Boolean)]
+ROWS = Rows(Account, schema.accounts, held_nano=HELD)
+COLUMNS, read_account = ROWS.columns, ROWS.read
 INSERT = Statement(insert(schema.accounts), *Account.__struct_fields__, "password_hash")
 BY_EMAIL = Statement(select(*COLUMNS).where(schema.accounts.c.email == bindparam("email")))
 WITH_PASSWORD = Statement(
@@ -173,12 +174,6 @@ async def list_active_ids(store: Store, count: int) -> list[str]:
 def notice_below(tx: Transaction, account_id: str, below_nano: int) -> None:
     """Set the balance below which the owner gets a notice."""
     tx.change(NOTICE_BELOW, {"account": account_id, "below": below_nano})
-
-
-def read_account(row: Row) -> Account:
-    """The account of a row of COLUMNS. SQLite has numbers where Postgres has booleans."""
-    values: list[Any] = [bool(value) if place in FLAGS else value for place, value in enumerate(row)]
-    return Account(*values)
 
 
 def _account(row: Row | None) -> Account | None:

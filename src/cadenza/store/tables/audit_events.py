@@ -5,7 +5,9 @@ from collections.abc import Iterable
 import msgspec
 from sqlalchemy import bindparam, insert, select
 
+from cadenza.core.public import Public
 from cadenza.core.records import Actor
+from cadenza.store.rows import Rows
 from cadenza.store.schema import accounts, audit_events
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, Transaction
@@ -22,24 +24,25 @@ class AuditEvent(msgspec.Struct, frozen=True):
     detail: str = ""
 
 
-class LoggedEvent(msgspec.Struct, frozen=True):
-    """An event as it is stored, and the address of the account that it concerns."""
+class LoggedEvent(Public, msgspec.Struct, frozen=True):
+    """An event of the audit log: who did what to whom, and when. `event` is a noun and a verb, like key.revoke."""
 
+    id: int
     at: int
-    actor: str  # the name of who did it, and
-    token: str | None  # the first characters of the access token that was used
+    actor: str
+    token: str | None  # the first characters of the access token that the actor used
     event: str
     account_id: str | None
+    email: str | None  # of this account
     subject: str
     detail: str
-    id: int
-    email: str | None
 
 
-_WRITTEN = LoggedEvent.__struct_fields__[:-2]
+ROWS = Rows(LoggedEvent, audit_events, email=accounts.c.email)
+_WRITTEN = [name for name in LoggedEvent.__struct_fields__ if name not in {"id", "email"}]
 INSERT = Statement(insert(audit_events), *_WRITTEN)
 _NEWEST_FIRST = (
-    select(*(audit_events.c[name] for name in (*_WRITTEN, "id")), accounts.c.email)
+    select(*ROWS.columns)
     .outerjoin_from(audit_events, accounts, accounts.c.id == audit_events.c.account_id)
     .where(audit_events.c.id < bindparam("before"))
     .order_by(audit_events.c.id.desc())
@@ -74,7 +77,7 @@ async def list_newest(
         rows = await store.rows(LIST, values)
     else:
         rows = await store.rows(LIST_OF_ACCOUNT, {**values, "account": account_id})
-    return [LoggedEvent(*row) for row in rows]
+    return [ROWS.read(row) for row in rows]
 
 
 async def accounts_with(store: Store, events: Iterable[str]) -> set[str]:
@@ -85,15 +88,15 @@ async def accounts_with(store: Store, events: Iterable[str]) -> set[str]:
 async def list_of_service(store: Store, event: str, count: int) -> list[LoggedEvent]:
     """The newest events of this name that concern no account, newest first."""
     rows = await store.report(LIST_OF_SERVICE, {"before": NEWEST, "count": count, "named": event})
-    return [LoggedEvent(*row) for row in rows]
+    return [ROWS.read(row) for row in rows]
 
 
 async def list_of_subject(store: Store, subject: str, count: int) -> list[LoggedEvent]:
     """The newest events that concern no account but this subject, like a class, newest first."""
     rows = await store.rows(LIST_OF_SUBJECT, {"before": NEWEST, "count": count, "subject": subject})
-    return [LoggedEvent(*row) for row in rows]
+    return [ROWS.read(row) for row in rows]
 
 
 def newest_of_subject(tx: Transaction, subject: str) -> LoggedEvent | None:
     row = tx.row(LIST_OF_SUBJECT, {"before": NEWEST, "count": 1, "subject": subject})
-    return LoggedEvent(*row) if row else None
+    return ROWS.read(row) if row else None

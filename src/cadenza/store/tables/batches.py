@@ -23,14 +23,14 @@ class BatchedChange(msgspec.Struct, frozen=True):
         """The rows in the order of `place`, an indexed column. If it is not the id, `id_` is."""
         at, row_id = table.c[place], table.c[id_ or place]
         is_next = at >= bindparam("after") if id_ else at > bindparam("after")  # places that are no ids may be equal
-        found = select(at, row_id).where(*where, is_next).order_by(at).limit(bindparam("count"))
+        select_rows = select(at, row_id).where(*where, is_next).order_by(at).limit(bindparam("count"))
         kind = at.type.python_type
         is_row = row_id == bindparam("row")
-        return cls(Statement(found), Statement(change.where(*where, is_row)), -1 if kind is int else kind())
+        return cls(Statement(select_rows), Statement(change.where(*where, is_row)), -1 if kind is int else kind())
 
     async def batches(self, store: Store, values: Values, count: int) -> AsyncIterator[list[Values]]:
         """The values of `change` for each row. Rows are searched for outside of transactions: that may take long."""
         place: object = self.first
-        while found := await store.report(self.find, {**values, "after": place, "count": count}):
-            yield [{**values, "row": row_id} for _, row_id in found]
-            place = found[-1][0]
+        while rows := await store.report(self.find, {**values, "after": place, "count": count}):
+            yield [{**values, "row": row_id} for _, row_id in rows]
+            place = rows[-1][0]

@@ -4,30 +4,19 @@ A request that was charged is found by its entry, any other one by its details. 
 so a reader can go on from where it was.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import (
-    ColumnElement,
-    Select,
-    Table,
-    Text,
-    and_,
-    bindparam,
-    delete,
-    func,
-    insert,
-    literal_column,
-    or_,
-    select,
-)
+from sqlalchemy import ColumnElement, Select, Table, and_, bindparam, delete, func, insert, literal_column, or_, select
 
+from cadenza.core.public import Public
 from cadenza.core.records import SEARCH, Outcome, RequestStep
 from cadenza.observe.details import EndedRequest
+from cadenza.store.rows import Rows
 from cadenza.store.schema import accounts, entries, keys, marks, request_details, usage
 from cadenza.store.statements import Statement
-from cadenza.store.store import Row, Store, Transaction
+from cadenza.store.store import Store, Transaction
 
 KEPT_MS = 3 * 24 * 60 * 60 * 1000
 ROWS_MAX = 50_000
@@ -47,13 +36,10 @@ _old = (  # the newest row stays, because SQLite would give its number away agai
     .limit(REMOVED_MAX)
 )
 REMOVE_OLD = Statement(delete(request_details).where(request_details.c.id.in_(_old)))
-_stored = select(*(request_details.c[name] for name in COLUMNS)).order_by(request_details.c.id.desc()).limit(10)
-BY_COMPLETION = Statement(_stored.where(request_details.c.completion_id == bindparam("text")))
-BY_REQUEST = Statement(_stored.where(request_details.c.request_id == bindparam("text")))
 
 
 class StoredDetails(msgspec.Struct, frozen=True):
-    """A row, with its columns in their order."""
+    """A row."""
 
     request_id: str
     completion_id: str | None
@@ -77,13 +63,12 @@ class StoredDetails(msgspec.Struct, frozen=True):
     steps: list[RequestStep]
 
 
-class RecentRequest(msgspec.Struct, frozen=True):
-    """A request that has ended: one of the newest. `number` grows in the order in which requests are written."""
+class RecentRequest(Public, msgspec.Struct, frozen=True):
+    """A request that has ended. `cause` and `fault` say why, if it was not served; `cost` is what it was charged."""
 
-    number: int
-    ended_at: int
     request_id: str
     completion_id: str | None
+    ended_at: int
     account_id: str
     email: str
     key_id: str
@@ -102,8 +87,14 @@ class RecentRequest(msgspec.Struct, frozen=True):
     duration_ms: int
 
 
+class NumberedRequest(RecentRequest, frozen=True):
+    """One of the newest. The number grows in the order in which requests are written."""
+
+    number: int
+
+
 class MeteredRequest(msgspec.Struct, frozen=True):
-    """The metering row of a request, with the columns in the order of the query; and its entry and its refund."""
+    """The metering row of a request, and its entry and its refund."""
 
     completion_id: str
     request_id: str
@@ -117,22 +108,20 @@ class MeteredRequest(msgspec.Struct, frozen=True):
     cached_tokens: int
     completion_tokens: int
     cost_nano: int
-    estimated: bool
+    is_estimated: bool
     status: int
-    stream: bool
+    is_stream: bool
     started_at: int
     first_byte_ms: int | None
     duration_ms: int
-    input_nano: int
-    output_nano: int
-    cached_input_nano: int | None
+    input_price_nano: int
+    output_price_nano: int
+    cached_input_price_nano: int | None
     held_nano: int | None  # None: a sweep ended it
     short_nano: int
     source: str
     provider_cost_nano: int | None
-    entry_nano: int | None = None  # None: it has no entry
-    granted_nano: int | None = None
-    refunded_nano: int | None = None
+    entry_nano: int | None  # None: it has no entry
 
 
 class RunningRequest(msgspec.Struct, frozen=True):
@@ -145,22 +134,22 @@ class RunningRequest(msgspec.Struct, frozen=True):
     delivered_tokens: int
 
 
-assert StoredDetails.__struct_fields__ == COLUMNS
-
-_refund = entries.alias("refund")
-_metered = (
-    select(
-        *(usage.c[name] for name in MeteredRequest.__struct_fields__[:-3]),
-        entries.c.amount_nano,
-        entries.c.granted_nano,
-        _refund.c.amount_nano,
-    )
-    .select_from(usage)
-    .outerjoin(
-        entries, and_(entries.c.completion_id == usage.c.completion_id, entries.c.kind == literal_column("'charge'"))
-    )
-    .outerjoin(_refund, _refund.c.source == literal_column("'refund:'", Text).concat(usage.c.completion_id))
+DETAILS = Rows(StoredDetails, request_details, {"steps": STEPS.decode})
+_stored = select(*DETAILS.columns).order_by(request_details.c.id.desc()).limit(10)
+BY_COMPLETION = Statement(_stored.where(request_details.c.completion_id == bindparam("text")))
+BY_REQUEST = Statement(_stored.where(request_details.c.request_id == bindparam("text")))
+METERED_ROWS = Rows(
+    MeteredRequest,
+    usage,
+    is_estimated=usage.c.estimated,
+    is_stream=usage.c.stream,
+    input_price_nano=usage.c.input_nano,
+    output_price_nano=usage.c.output_nano,
+    cached_input_price_nano=usage.c.cached_input_nano,
+    entry_nano=entries.c.amount_nano,
 )
+_IS_CHARGE = and_(entries.c.completion_id == usage.c.completion_id, entries.c.kind == literal_column("'charge'"))
+_metered = select(*METERED_ROWS.columns).select_from(usage).outerjoin(entries, _IS_CHARGE)
 METERED = Statement(_metered.where(usage.c.completion_id == bindparam("completion")))
 METERED_TOGETHER = Statement(  # the web searches of one request, which began in this span of time
     _metered.where(
@@ -177,44 +166,30 @@ RUNNING = Statement(
     )
 )
 
-_FIELDS = RecentRequest.__struct_fields__
-_OF_KEY = {"email": accounts.c.email, "key_name": keys.c.name, "key_prefix": keys.c.prefix}
+NO_TEXT: ColumnElement[str] = literal_column("''")
+NOTHING: ColumnElement[int] = literal_column("0")
 
 
-def _recent(table: Table, own: Mapping[str, ColumnElement[Any]]) -> Select[Any]:
-    """The fields of a RecentRequest, from this table where `own` does not say otherwise."""
-    found = {**_OF_KEY, **own}
+def _recent(table: Table, **own: ColumnElement[Any]) -> Select[Any]:
+    """The fields of a NumberedRequest, from this table where `own` does not say otherwise."""
+    of_key = {"email": accounts.c.email, "key_name": keys.c.name, "key_prefix": keys.c.prefix}
     return (
-        select(*(found[name] if name in found else table.c[name] for name in _FIELDS))
+        select(*Rows(NumberedRequest, table, **of_key, **own).columns)
         .join_from(table, accounts, accounts.c.id == table.c.account_id)
         .join(keys, keys.c.id == table.c.key_id)
     )
 
 
-NO_TEXT: ColumnElement[str] = literal_column("''")
-NOTHING: ColumnElement[int] = literal_column("0")
+_ended_at = usage.c.started_at + usage.c.duration_ms
 _charged = (
-    _recent(
-        usage,
-        {
-            "number": entries.c.id,
-            "ended_at": usage.c.started_at + usage.c.duration_ms,
-            "cause": NO_TEXT,
-            "fault": NO_TEXT,
-        },
-    )
-    .join(entries, entries.c.completion_id == usage.c.completion_id)
-    .where(entries.c.kind == literal_column("'charge'"), usage.c.class_id != literal_column(f"'{SEARCH}'"))
+    _recent(usage, number=entries.c.id, ended_at=_ended_at, cause=NO_TEXT, fault=NO_TEXT)
+    .join(entries, _IS_CHARGE)
+    .where(usage.c.class_id != literal_column(f"'{SEARCH}'"))
 )
-_uncharged = _recent(
-    request_details,
-    {
-        "number": request_details.c.id,
-        "prompt_tokens": NOTHING,
-        "completion_tokens": NOTHING,
-        "cost_nano": NOTHING,
-    },
-).where(request_details.c.is_charged.is_(False))
+_no_cost = dict.fromkeys(("prompt_tokens", "completion_tokens", "cost_nano"), NOTHING)
+_uncharged = _recent(request_details, number=request_details.c.id, **_no_cost).where(
+    request_details.c.is_charged.is_(False)
+)
 
 
 class NumberedRequests:
@@ -226,13 +201,13 @@ class NumberedRequests:
         self._newest = Statement(query.order_by(number.desc()).limit(bindparam("count")))
         self._last = Statement(select(func.coalesce(func.max(number), NOTHING)))
 
-    async def newest(self, store: Store, count: int) -> list[RecentRequest]:
+    async def newest(self, store: Store, count: int) -> list[NumberedRequest]:
         """Newest first."""
-        return [RecentRequest(*row) for row in await store.rows(self._newest, {"count": count})]
+        return [NumberedRequest(*row) for row in await store.rows(self._newest, {"count": count})]
 
-    async def later(self, store: Store, after: int, count: int) -> list[RecentRequest]:
+    async def later(self, store: Store, after: int, count: int) -> list[NumberedRequest]:
         """Those after a number, oldest first."""
-        return [RecentRequest(*row) for row in await store.rows(self._later, {"after": after, "count": count})]
+        return [NumberedRequest(*row) for row in await store.rows(self._later, {"after": after, "count": count})]
 
     async def last(self, store: Store) -> int:
         [row] = await store.rows(self._last, {})
@@ -256,26 +231,26 @@ def remove_old(tx: Transaction, now_ms: int) -> int:
 
 async def find_metered(store: Store, completion_id: str) -> MeteredRequest | None:
     row = await store.row(METERED, {"completion": completion_id})
-    return None if row is None else _read_metered(row)
+    return METERED_ROWS.read(row) if row else None
 
 
 async def find_searches(store: Store, of: MeteredRequest) -> list[MeteredRequest]:
     """The web searches that were charged for a request: they have metering rows of their own."""
     start_ms, end_ms = of.started_at - SEARCHES_MS, of.started_at + of.duration_ms
     values = {"account": of.account_id, "start": start_ms, "end": end_ms, "request": of.request_id}
-    return [_read_metered(row) for row in await store.report(METERED_TOGETHER, values)]
+    return [METERED_ROWS.read(row) for row in await store.report(METERED_TOGETHER, values)]
 
 
 async def find_running(store: Store, text: str) -> RunningRequest | None:
     """A stream with this completion id or request id."""
     row = await store.row(RUNNING, {"text": text})
-    return None if row is None else RunningRequest(*row)
+    return RunningRequest(*row) if row else None
 
 
 async def find(store: Store, text: str) -> list[StoredDetails]:
     """The details of requests with this completion id or request id, newest first."""
     statement = BY_COMPLETION if text.startswith("chatcmpl-") else BY_REQUEST
-    return [_read(row) for row in await store.rows(statement, {"text": text})]
+    return [DETAILS.read(row) for row in await store.rows(statement, {"text": text})]
 
 
 def _row(ended: EndedRequest) -> dict[str, Any]:
@@ -292,15 +267,5 @@ def _row(ended: EndedRequest) -> dict[str, Any]:
     }
 
 
-def _read_metered(row: Row) -> MeteredRequest:
-    found = MeteredRequest(*row)
-    return msgspec.structs.replace(found, estimated=bool(found.estimated), stream=bool(found.stream))
-
-
 def _ms(time_s: float | None) -> int | None:
     return None if time_s is None else round(time_s * MS_PER_S)
-
-
-def _read(row: Row) -> StoredDetails:
-    found = StoredDetails(*row)  # steps are JSON yet
-    return msgspec.structs.replace(found, is_charged=bool(found.is_charged), steps=STEPS.decode(row[-1]))

@@ -186,21 +186,6 @@ def test_scopes_of_operators_need_an_operator(service: Service, email: str) -> N
     assert (ask(service, token, "GET", path).status, ask(service, token, "GET", "/account").status) == (403, 200)
 
 
-@pytest.mark.parametrize(
-    ("scopes", "days", "reason"),
-    [
-        ("", "90", "at least one scope"),
-        ("keys:all", "90", '--scope: must be "account:read", '),
-        ("keys:read", "366", "--expires: must be a whole number from 1 to 365, not 366."),
-    ],
-)
-def test_bad_orders_are_refused(service: Service, email: str, scopes: str, days: str, reason: str) -> None:
-    """The message says which scopes there are, and how long a token may last."""
-    options = (*scope_options(scopes.split(",")), "--expires", days)
-    done = run_here(service.folder, "token", "create", "--account", email, *options)
-    assert (done.returncode, reason in done.stderr) == (1, True)
-
-
 def test_guesses_are_limited(service: Service) -> None:
     """A network that presents many tokens that are not live is told to wait."""
     guesser = Visitor(service.port)

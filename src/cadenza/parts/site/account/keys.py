@@ -16,6 +16,7 @@ from cadenza.control.keys import (
     EXPIRY_DAYS,
     NAME_CHARS_MAX,
     KeyChange,
+    KeyList,
     KeyOrder,
     change_key,
     page_keys,
@@ -47,14 +48,6 @@ class CreatedKey(Key, frozen=True, kw_only=True):
     """A new key. `secret` is shown only this once."""
 
     secret: str
-
-
-class KeyList(msgspec.Struct, frozen=True, kw_only=True):
-    """Keys, newest first. For the next ones, ask again with `before` set to the id of the last one."""
-
-    object: Literal["list"] = "list"
-    data: list[Key]
-    has_more: bool
 
 
 class KeyQuery(msgspec.Struct, frozen=True):
@@ -101,8 +94,7 @@ async def create_by_form(visit: Visit, order: KeyOrder) -> Response:
 
 async def list_keys(visit: Visit, asked: KeyQuery) -> KeyList:
     is_active = asked.state == "active"
-    page = await page_keys(visit.store, visit.owner, visit.now_ms, asked.before, count=asked.limit, is_active=is_active)
-    return KeyList(data=list(page.keys), has_more=page.has_more)
+    return await page_keys(visit.store, visit.owner, visit.now_ms, asked.before, count=asked.limit, is_active=is_active)
 
 
 async def create_key(visit: Visit, order: KeyOrder) -> CreatedKey:

@@ -92,7 +92,7 @@ async def docs_page(visit: Visit) -> Response:
         "docs/api.html",
         service=await get_status(visit),
         classes=visit.service.gateway.snapshot.catalogue.served(),
-        search=visit.service.gateway.grounder.offer().search,
+        offer=visit.service.gateway.grounder.offer(),
         errors=ERRORS,
         tags=reference.api_tags,
         operations=reference.operations,

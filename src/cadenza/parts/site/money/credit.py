@@ -62,7 +62,7 @@ async def credit_page(visit: Visit) -> Response:
         "/credit",
         "credit.html",
         pace=await pace(store, account, visit.now_ms),
-        statement=await read_statement(store, account.id, count=RECENT),
+        statement=await read_statement(store, visit.owner, count=RECENT),
         expiring=await list_expiring(store, account),
         form=visit.path.rpartition("/")[2],  # the last word of the address of a form
         typed={name: value[:SHOWN_CHARS_MAX] for name, value in visit.typed.items()},

@@ -71,7 +71,7 @@ async def statement_page(visit: Visit) -> Response:
         statement=await _read_page(visit, chosen),
         chosen=chosen,
         ranges=RANGE_TABS,
-        sums=await sum_entries(visit.store, visit.account.id, chosen.span) if chosen else None,
+        sums=await sum_entries(visit.store, visit.owner, chosen.span) if chosen else None,
     )
 
 
@@ -84,7 +84,7 @@ async def export(visit: Visit) -> Response:
     """A file in the format that the path ends with."""
     chosen = read_span(visit)
     await visit.limit("export", EXPORTS, "You have exported the statement several times. Try again in a minute.")
-    entries = export_statement(visit.store, visit.account.id, chosen.span if chosen else ALWAYS)
+    entries = export_statement(visit.store, visit.owner, chosen.span if chosen else ALWAYS)
     name = f"cadenza-statement-{chosen.first_day}-to-{chosen.last_day}" if chosen else "cadenza-statement"
     form = visit.path.rpartition(".")[2]
     return await stream_rows(name, form, FIELDS, _pages(entries), _shown, visit.context.export_pace)
@@ -94,7 +94,7 @@ async def _read_page(visit: Visit, chosen: ChosenSpan | None) -> StatementPage:
     if chosen:
         await visit.limit("statement", SPANS, "Too many statements at once. Try again in a moment.")
     cursor, span = visit.query_fields.get("cursor", "")[:CURSOR_CHARS_MAX], chosen.span if chosen else None
-    return await read_statement(visit.store, visit.account.id, cursor, span=span)
+    return await read_statement(visit.store, visit.owner, cursor, span=span)
 
 
 async def _pages(entries: AsyncIterator[Entry]) -> AsyncIterator[list[Entry]]:

@@ -52,7 +52,7 @@ async def usage_page(visit: Visit) -> Response:
         raise BadForm(f"This page shows at most {DAYS_MAX} days: choose a later start or an earlier end.")
     shown = query.get("show", "cost") if query.get("show") in MEASURES else "cost"
     await _check_rate(visit)
-    found = await usage_overview(visit.store, visit.account.id, chosen.span)
+    found = await usage_overview(visit.store, visit.owner, chosen.span)
     return visit.page(
         "usage.html",
         overview=found,
@@ -74,7 +74,7 @@ async def key_usage(visit: Visit, key_id: str) -> tuple[Overview, str]:
     """The usage of a key of the account over the last 30 days, and its chart, which is empty without requests."""
     await _check_rate(visit)
     span = named_span("30", visit.now_ms).span
-    found = await key_overview(visit.store, visit.account.id, key_id, span)
+    found = await key_overview(visit.store, visit.owner, key_id, span)
     return found, day_chart(found, "cost") if found.totals.requests else ""
 
 
@@ -89,7 +89,7 @@ async def get_usage_csv(visit: Visit) -> Response:
     await _check_rate(visit)
     store, account_id = visit.store, visit.account.id
     if group_by == "key":
-        found = await usage_by_key(store, account_id, span)
+        found = await usage_by_key(store, visit.owner, span)
         head: tuple[str, ...] = ("key", "name", "prefix")
         rows = [(one.id, one.name, one.prefix, *_cells(one.counters)) for one in found]
     else:

@@ -9,15 +9,20 @@ from starlette.responses import Response
 from cadenza.control.account.accounts import resume_account, suspend_account
 from cadenza.control.money.credit import correct_credit, give_credit
 from cadenza.control.money.idempotency import make_reference
-from cadenza.control.operator import AccountDetails, AccountsPage, get_account_by_id, get_details, search_accounts
 from cadenza.core.money import format_dollars
 from cadenza.core.public import to_record
 from cadenza.parts.site import mailer as notices
 from cadenza.parts.site.accounts import set_operator
 from cadenza.parts.site.errors import Missing
 from cadenza.parts.site.operator.fields import read_amount, read_days
+from cadenza.parts.site.operator.reading import (
+    AccountDetails,
+    AccountsPage,
+    get_account_by_id,
+    get_details,
+    search_accounts,
+)
 from cadenza.parts.site.operator.views import (
-    AuditEventView,
     ClassCounters,
     OperatorAccount,
     OperatorAccountDetails,
@@ -90,7 +95,7 @@ async def get_account(visit: Visit) -> OperatorAccountDetails:
         keys=found.keys,
         usage=[to_record(ClassCounters, counters, class_id=class_id) for class_id, counters in found.usage.groups],
         sessions=found.sessions,
-        events=[to_record(AuditEventView, event) for event in found.audit_events],
+        events=found.audit_events,
     )
 
 

@@ -5,10 +5,9 @@ from typing import Annotated
 import msgspec
 from starlette.responses import Response
 
-from cadenza.control.operator import PAGE, list_audit_events
+from cadenza.control.audit_log import PAGE, list_audit_events
 from cadenza.core.errors import ControlError
-from cadenza.core.public import to_record
-from cadenza.parts.site.operator.views import AuditEventPage, AuditEventView
+from cadenza.parts.site.operator.views import AuditEventPage
 from cadenza.parts.site.routes import Routes, endpoint, get
 from cadenza.parts.site.visit import Visit
 from cadenza.store.tables.audit_events import NEWEST, LoggedEvent
@@ -35,7 +34,7 @@ async def audit_log_page(visit: Visit) -> Response:
 
 async def get_audit_log(visit: Visit, asked: AuditLogQuery) -> AuditEventPage:
     found, next_before = await _read_page(visit, asked)
-    return AuditEventPage([to_record(AuditEventView, one) for one in found], next_before)
+    return AuditEventPage(found, next_before)
 
 
 async def _read_page(visit: Visit, asked: AuditLogQuery) -> tuple[list[LoggedEvent], int | None]:

@@ -3,11 +3,10 @@
 import msgspec
 from starlette.responses import Response
 
-from cadenza.core.public import to_record
-from cadenza.parts.site.operator.views import AuditEventView
 from cadenza.parts.site.render import redirect
 from cadenza.parts.site.routes import Routes, endpoint, form, get
 from cadenza.parts.site.visit import Visit
+from cadenza.store.tables.audit_events import LoggedEvent
 
 PAGE = "/operator/ledger"
 
@@ -17,7 +16,7 @@ class LedgerResults(msgspec.Struct, frozen=True):
 
     is_running: bool
     problem: str
-    results: list[AuditEventView]
+    results: list[LoggedEvent]
 
 
 async def ledger_page(visit: Visit) -> Response:
@@ -32,9 +31,7 @@ async def begin_by_form(visit: Visit) -> Response:
 
 async def get_results(visit: Visit) -> LedgerResults:
     check = visit.context.ledger_check
-    return LedgerResults(
-        check.is_running, check.problem, [to_record(AuditEventView, one) for one in await check.results()]
-    )
+    return LedgerResults(check.is_running, check.problem, await check.results())
 
 
 async def begin(visit: Visit) -> LedgerResults:

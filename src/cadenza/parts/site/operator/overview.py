@@ -11,15 +11,15 @@ import msgspec
 from markupsafe import Markup
 from starlette.responses import Response
 
-from cadenza.control.operator import get_overview
 from cadenza.core.formats import rfc3339
 from cadenza.core.public import to_record
 from cadenza.parts.site.charts import Bars, Series, axis_dollars, compact, stacked_bars, swatch
 from cadenza.parts.site.operator.load import get_load
+from cadenza.parts.site.operator.reading import get_overview
 from cadenza.parts.site.operator.views import OperatorOverview
 from cadenza.parts.site.routes import Routes, endpoint, get
+from cadenza.parts.site.tables.operators import FIRST_TOKEN_MS, UseStep
 from cadenza.parts.site.visit import Visit
-from cadenza.store.tables.operators import FIRST_TOKEN_MS, UseStep
 
 MINUTE_MS = 60_000
 MS_PER_S = 1000

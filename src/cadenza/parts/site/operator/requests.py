@@ -11,13 +11,14 @@ from cadenza.control.requests import OperatorRequest, RequestFollower, check_fil
 from cadenza.core.errors import ControlError
 from cadenza.core.formats import rfc3339
 from cadenza.core.money import format_dollars
-from cadenza.core.public import to_record
+from cadenza.core.public import to_public
 from cadenza.core.records import CLASSES
 from cadenza.parts.site import mailer as notices
 from cadenza.parts.site.errors import BadForm
 from cadenza.parts.site.money.credit import read_dollars
 from cadenza.parts.site.routes import Routes, endpoint, form, get
 from cadenza.parts.site.visit import Visit
+from cadenza.store.tables.request_details import RecentRequest
 
 ONE = "/operator/requests/{completion_id}"
 ANY = "/operator/requests/{completion_id:path}"  # a request id may have slashes
@@ -33,47 +34,23 @@ class RequestRefund(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     part: str = ""
 
 
-class NewestRequest(msgspec.Struct, frozen=True):
-    """A request that has ended. `cause` and `fault` say why, if it was not served; `cost` is what it was charged."""
-
-    request_id: str
-    completion_id: str | None
-    ended_at: str
-    account_id: str
-    email: str
-    key_id: str
-    key_name: str
-    key_prefix: str
-    class_id: str
-    provider: str
-    model: str
-    status: int
-    cause: str
-    fault: str
-    prompt_tokens: int
-    completion_tokens: int
-    cost: str
-    first_byte_ms: int | None
-    duration_ms: int
-
-
 class NewestRequests(msgspec.Struct, frozen=True):
     """The newest requests of all accounts, newest first."""
 
-    data: list[NewestRequest]
+    data: list[RecentRequest]
     object: str = "list"
 
 
 async def requests_page(visit: Visit) -> Response:
     """With a mistake in a filter, the page says so above the form, which keeps what was typed."""
-    found, error = list[NewestRequest](), ""
+    found, error = NewestRequests([]), ""
     try:
-        found = (await list_requests(visit)).data
+        found = await list_requests(visit)
     except BadForm as bad:
         error = bad.message
     today = rfc3339(visit.now_ms).partition("T")[0]
     values = {"chosen": _chosen(visit), "classes": CLASSES, "statuses": STATUSES, "today": today}
-    response = visit.page("operator/requests.html", found=found, error=error, **values)
+    response = visit.page("operator/requests.html", found=to_public(NewestRequests, found).data, error=error, **values)
     response.status_code = 400 if error else 200
     return response
 
@@ -86,7 +63,7 @@ async def list_requests(visit: Visit) -> NewestRequests:
     except ControlError as error:
         raise BadForm(error.message) from None
     found = await RequestFollower(visit.store, wanted).newest(SHOWN)
-    return NewestRequests([to_record(NewestRequest, one) for one in reversed(found)])
+    return NewestRequests([*reversed(found)])
 
 
 async def request_page(visit: Visit) -> Response:

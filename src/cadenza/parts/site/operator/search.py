@@ -8,9 +8,9 @@ from urllib.parse import quote
 from starlette.responses import Response
 
 from cadenza.control.keys import find_keys
-from cadenza.control.operator import find_requests, get_account_by_id, search_accounts
-from cadenza.control.requests import explain_one
+from cadenza.control.requests import explain_one, find_requests
 from cadenza.core.codes import KEY_PREFIX, display_prefix
+from cadenza.parts.site.operator.reading import get_account_by_id, search_accounts
 from cadenza.parts.site.render import redirect
 from cadenza.parts.site.routes import Routes, form, get
 from cadenza.parts.site.visit import Visit

@@ -7,9 +7,10 @@ import msgspec
 from cadenza.core.money import format_dollars
 from cadenza.core.public import to_record
 from cadenza.observe.problem import Problem
+from cadenza.parts.site.tables.operators import ClassUse
 from cadenza.store.tables.accounts import Account
+from cadenza.store.tables.audit_events import LoggedEvent
 from cadenza.store.tables.keys import OwnedKey
-from cadenza.store.tables.operators import ClassUse
 
 
 class OperatorAccount(msgspec.Struct, frozen=True):
@@ -46,24 +47,10 @@ class OperatorKeys(msgspec.Struct, frozen=True):
     object: Literal["list"] = "list"
 
 
-class AuditEventView(msgspec.Struct, frozen=True):
-    """An event of the audit log: who did what to whom, and when. `event` is a noun and a verb, like key.revoke."""
-
-    id: int
-    at: str
-    actor: str
-    token: str | None  # the first characters of the access token that the actor used
-    event: str
-    account_id: str | None
-    email: str | None
-    subject: str
-    detail: str
-
-
 class AuditEventPage(msgspec.Struct, frozen=True):
     """A page of the audit log, newest first. `next_before` is the `before` of the next page."""
 
-    data: list[AuditEventView]
+    data: list[LoggedEvent]
     next_before: int | None
     object: Literal["list"] = "list"
 
@@ -99,7 +86,7 @@ class OperatorAccountDetails(msgspec.Struct, frozen=True):
     keys: list[OwnedKey]
     usage: list[ClassCounters]
     sessions: int
-    events: list[AuditEventView]
+    events: list[LoggedEvent]
 
 
 def view_account(account: Account) -> OperatorAccount:

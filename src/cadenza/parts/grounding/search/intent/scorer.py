@@ -1,9 +1,9 @@
 """Scores whether a message needs the web, by its words and pairs of words: above zero it does.
 
-Each word has a weight, and the score is their sum. The weights are in `weights.txt`, which
-`python -m bench.search_decision` makes from labelled messages; they are read with the first score. A short message may
-continue the one before ("and in Spain?"), so the words of that one count half. A character of Japanese or Chinese is a
-word of its own.
+Each word has a weight, and the score is their sum. The weights are in `weights.txt`, which is made from labelled
+messages by `tests/parts/grounding/search_decision.py`; they are read with the first score. A short message may continue
+the one before ("and in Spain?"), so the words of that one count half. A character of Japanese or Chinese is a word of
+its own.
 """
 
 import functools

@@ -53,20 +53,6 @@ class UseStep(msgspec.Struct, frozen=True):
     first_tokens: tuple[int, ...]
 
 
-class FoundRequest(msgspec.Struct, frozen=True):
-    """A metering row that was searched for."""
-
-    completion_id: str
-    request_id: str
-    account_id: str
-    email: str
-    class_id: str
-    provider: str
-    status: int
-    started_at: int
-    cost_nano: int
-
-
 def _count_if(condition: ColumnElement[bool]) -> ColumnElement[int]:
     return total(case((condition, 1), else_=0))
 
@@ -126,15 +112,6 @@ USE_BY_STEP = Statement(
     .group_by(text("1"), text("2"))
     .order_by(text("1"), text("2"))
 )
-_FOUND = select(
-    *(accounts.c.email if name == "email" else usage.c[name] for name in FoundRequest.__struct_fields__)
-).join_from(usage, accounts)
-REQUEST_BY_COMPLETION = Statement(_FOUND.where(usage.c.completion_id == bindparam("text")))
-REQUEST_BY_ID = Statement(
-    _FOUND.where(*_SINCE, usage.c.request_id == bindparam("text"))
-    .order_by(usage.c.completion_id.desc())
-    .limit(bindparam("count"))
-)
 HOSTS = Statement(
     select(func.coalesce(processes.c.host, ""), func.count())
     .where(processes.c.beats >= 0)
@@ -186,15 +163,6 @@ def _use_step(at_ms: int, found: Sequence[Row]) -> UseStep:
     )
     first_tokens = tuple(by_place.get(place, 0) for place in range(len(FIRST_TOKEN_MS) + 1))
     return UseStep(at_ms, requests, failed, prompt_tokens, completion_tokens, cost_nano, first_tokens)
-
-
-async def find_requests(store: Store, text: str, first_id: str, start_ms: int, count: int) -> list[FoundRequest]:
-    """The request with this completion id, or those since a time with this request id, newest first."""
-    values = {"text": text, "first": first_id, "start": start_ms, "count": count}
-    rows = await store.rows(REQUEST_BY_COMPLETION, {"text": text})
-    if not rows and not text.startswith("chatcmpl-"):
-        rows = await store.report(REQUEST_BY_ID, values)
-    return [FoundRequest(*row) for row in rows]
 
 
 async def list_hosts(store: Store) -> list[tuple[str, int]]:

@@ -1,4 +1,4 @@
-"""Makes the weights of the search decision from the labelled messages of the tests: `python -m bench.search_decision`.
+"""Makes the weights of the search decision from labelled messages: `python -m tests.parts.grounding.search_decision`.
 
 It also says how good the decision is on each set of messages, if it learns from the others only. With a message
 as argument it shows what each word of it adds to the score.
@@ -22,8 +22,8 @@ import msgspec
 from cadenza.parts.grounding.search.intent.question import find_question
 from cadenza.parts.grounding.search.intent.scorer import explain, find_features
 
-ROOT = Path(__file__).parents[1]
-MESSAGES = ROOT / "tests" / "parts" / "grounding" / "messages"
+ROOT = Path(__file__).parents[3]
+MESSAGES = Path(__file__).parent / "messages"
 WEIGHTS = ROOT / "src" / "cadenza" / "parts" / "grounding" / "search" / "intent" / "weights.txt"
 HELD_OUT = "held_out"  # measures, and is never learned from
 CORRECTIONS = "set_7"  # written to correct mistakes on the sets, so it would flatter them
@@ -89,7 +89,7 @@ def learn(examples: Sequence[Example]) -> Weights:
 def descend(rows: Sequence[Row], size: int) -> list[float]:
     weights, squares = [0.0] * size, [FIRST_STEP] * size
     order = list(rows)
-    chance = random.Random(1)  # noqa: S311 it chooses an order
+    chance = random.Random(1)
     for _ in range(ROUNDS):
         chance.shuffle(order)
         for counts, needs_web in order:

@@ -1,27 +1,26 @@
-"""What operators see: the totals, accounts, keys and the audit log; and the signal to reload the config."""
+"""What the pages of operators read: totals, the use of the last hours, accounts."""
 
 import msgspec
 
-from cadenza.control.account.accounts import get_account
 from cadenza.control.money.statement import newest_lines
+from cadenza.control.requests import is_plain
 from cadenza.core.spans import DAY_MS, Span
 from cadenza.core.usage_report import Report
-from cadenza.fleet.changes import make_change
 from cadenza.ledger import statement
 from cadenza.ledger.statement import Entry
-from cadenza.store.store import Store
-from cadenza.store.tables import accounts, audit_events, epochs, operators
-from cadenza.store.tables.accounts import Account
-from cadenza.store.tables.audit_events import NEWEST, LoggedEvent
-from cadenza.store.tables.keys import OwnedKey, list_newest
-from cadenza.store.tables.metered import first_id
-from cadenza.store.tables.operators import (
+from cadenza.parts.site.tables import operators
+from cadenza.parts.site.tables.operators import (
     FIRST_TOKEN_MS,
     ClassUse,
-    FoundRequest,
     Totals,
     UseStep,
 )
+from cadenza.store.store import Store
+from cadenza.store.tables import accounts, audit_events
+from cadenza.store.tables.accounts import Account
+from cadenza.store.tables.audit_events import LoggedEvent
+from cadenza.store.tables.keys import OwnedKey, list_newest
+from cadenza.store.tables.metered import first_id
 from cadenza.store.tables.usage import report
 
 USAGE_DAYS = 30
@@ -31,7 +30,6 @@ NO_FIRST_TOKENS = (0,) * (len(FIRST_TOKEN_MS) + 1)
 KEYS_SHOWN = 100
 AUDIT_EVENTS_SHOWN = 10
 ENTRIES_SHOWN = 20
-PAGE = 50
 
 
 class ServiceOverview(msgspec.Struct, frozen=True):
@@ -95,27 +93,16 @@ class UseHistory:
         return steps
 
 
-async def find_requests(store: Store, text: str, now_ms: int) -> list[FoundRequest]:
-    """The request with this completion id, or those of the last day with this request id.
-
-    Request ids have no index, so older requests are found by their completion id only; the log has both.
-    """
-    if not _is_plain(text):
-        return []
-    start_ms = now_ms - DAY_MS
-    return await operators.find_requests(store, text, first_id(start_ms), start_ms, PAGE)
-
-
 async def search_accounts(store: Store, part: str, after: str = "", count: int = ACCOUNTS_PAGE) -> AccountsPage:
     """Accounts whose address has this part, in the order of their addresses."""
-    if not _is_plain(part + after):
+    if not is_plain(part + after):
         return AccountsPage([], None)
     found = await operators.search(store, part.strip().lower(), after, count + 1)
     return AccountsPage(found[:count], found[count - 1].email if len(found) > count else None)
 
 
 async def get_account_by_id(store: Store, account_id: str) -> Account | None:
-    return await accounts.get(store, account_id) if _is_plain(account_id) else None
+    return await accounts.get(store, account_id) if is_plain(account_id) else None
 
 
 async def get_details(store: Store, account_id: str, now_ms: int) -> AccountDetails | None:
@@ -134,21 +121,3 @@ async def get_details(store: Store, account_id: str, now_ms: int) -> AccountDeta
         audit_events=await audit_events.list_newest(store, account_id, count=AUDIT_EVENTS_SHOWN),
         entries=newest_lines(await statement.list_newest(store, account_id, ENTRIES_SHOWN)),
     )
-
-
-def _is_plain(text: str) -> bool:
-    """Whether this can be a part of an id or an address. For anything else the store is not asked."""
-    return text.isascii() and text.isprintable()
-
-
-async def list_audit_events(
-    store: Store, email: str | None = None, before: int = NEWEST, count: int = PAGE
-) -> list[LoggedEvent]:
-    """The newest events, newest first: of the account with this address, or of all. `before` is the last id seen."""
-    account_id = (await get_account(store, email)).id if email else None
-    return await audit_events.list_newest(store, account_id, before, count)
-
-
-async def announce_reload(store: Store) -> None:
-    """Have every process on this store read its own config file again before its next request."""
-    await make_change(store, lambda tx: epochs.begin_next(tx, epochs.CLASSES))
