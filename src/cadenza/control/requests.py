@@ -154,12 +154,8 @@ class OperatorRequest(msgspec.Struct, frozen=True, kw_only=True):
     steps: list[ExplainedStep] = []
 
 
-class FoundParts(msgspec.Struct, frozen=True):
-    """What the store has of a request. One of the three is there."""
-
-    charge: ChargeDetails | None
-    metered: MeteredRequest | None
-    details: StoredDetails | None
+# What the store has of a request: one of the three is there.
+Found = tuple[ChargeDetails | None, MeteredRequest | None, StoredDetails | None]
 
 
 async def explain(store: Store, text: str, now_ms: int) -> list[OperatorRequest]:
@@ -170,7 +166,7 @@ async def explain(store: Store, text: str, now_ms: int) -> list[OperatorRequest]
     if not found:
         running = await request_details.find_running(store, text) if is_plain else None
         raise UnknownRequest(_say_running(running, now_ms) if running else _say_unknown(text))
-    return [await _explain(store, parts) for parts in found]
+    return [await _explain(store, *parts) for parts in found]
 
 
 async def explain_one(store: Store, text: str, now_ms: int) -> OperatorRequest | None:
@@ -181,7 +177,7 @@ async def explain_one(store: Store, text: str, now_ms: int) -> OperatorRequest |
         return None
 
 
-async def _find(store: Store, text: str, now_ms: int) -> list[FoundParts]:
+async def _find(store: Store, text: str, now_ms: int) -> list[Found]:
     """By completion id there is one at most. A request id is chosen by the client, so it may have several."""
     details = await request_details.find(store, text)
     by_completion = {one.completion_id: one for one in details if one.completion_id}
@@ -191,20 +187,18 @@ async def _find(store: Store, text: str, now_ms: int) -> list[FoundParts]:
     else:
         ids = [one.completion_id for one in await find_requests(store, text, now_ms)]
         ids += [one for one in by_completion if one not in ids]
-    found = [FoundParts(None, None, one) for one in details if not one.completion_id]
+    found: list[Found] = [(None, None, one) for one in details if not one.completion_id]
     for completion_id in ids[:FOUND_MAX]:
-        parts = FoundParts(
-            await statement.find_charge(store, completion_id),
-            await request_details.find_metered(store, completion_id),
-            by_completion.get(completion_id),
-        )
-        if parts.charge or parts.metered or parts.details:
+        charge = await statement.find_charge(store, completion_id)
+        metered = await request_details.find_metered(store, completion_id)
+        if any(parts := (charge, metered, by_completion.get(completion_id))):
             found.append(parts)
     return found
 
 
-async def _explain(store: Store, parts: FoundParts) -> OperatorRequest:
-    charge, metered, details = parts.charge, parts.metered, parts.details
+async def _explain(
+    store: Store, charge: ChargeDetails | None, metered: MeteredRequest | None, details: StoredDetails | None
+) -> OperatorRequest:
     one, entry = metered or details, charge and charge.entry
     account_id, key_id = (one.account_id, one.key_id) if one else (charge.account_id if charge else "", None)
     account = await accounts.get(store, account_id)
