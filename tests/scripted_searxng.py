@@ -7,7 +7,6 @@ import threading
 from collections.abc import Iterator
 from urllib.parse import parse_qs
 
-
 RESULTS = [{"url": "https://a.example/1", "title": "One", "content": "The first snippet."}]
 ANSWER = (200, "application/json", json.dumps({"query": "q", "results": RESULTS}).encode())
 
