@@ -103,7 +103,7 @@ class Fleet:
         with contextlib.ExitStack() as undo:
             undo.push(self._stack)
             self.gateways.extend(self._make_gateway(number) for number in range(GATEWAYS))
-            self.ledger = FleetLedger(self.cluster.url(self.database), self._write_config("auditor", NO_STATE, None))
+            self.ledger = FleetLedger(self.cluster.url(self.database))
             self.each(Gateway.start)
             self.nginx = self._stack.enter_context(Nginx(self.ports))
             undo.pop_all()
