@@ -129,12 +129,11 @@ async def test_modest_key_is_served_beside_a_greedy_one(narrow: Overload, show: 
                 await asyncio.sleep(REPLY_S * pauses.uniform(0.5, 1.5))
         return replies
 
-    def is_full() -> bool:
-        return narrow.process.metric("cadenza_slots_taken") == CEILING
-
     pool, enough = ConnectionPool(narrow.process.port), asyncio.Event()
     crowding = asyncio.create_task(pool.send_repeatedly(greedy, 10 * CEILING, lambda _: enough.is_set(), REPLY_S))
-    await asyncio.to_thread(wait_until, is_full, "the greedy key taking every slot")
+    await asyncio.to_thread(
+        wait_until, lambda: narrow.process.metric("cadenza_slots_taken") == CEILING, "the greedy key taking every slot"
+    )
     few = await asyncio.gather(*(try_often(pool, key) for key in keys))
     enough.set()
     many = await crowding

@@ -117,12 +117,8 @@ async def test_a_large_account_keeps_its_caps_and_keys_until_its_last_batch(rich
     await take(rich, make_hold("a0", key=b"a" * 32, is_capped=True, allowance_tokens=7 * MANY))
     await take(rich, make_hold("unmarked", key=b"u" * 32, allowance_tokens=1))
     await mark_all(rich, *(f"a{number}" for number in range(MANY)))
-    held = []
-
-    def look(outcomes: list[Outcome]) -> None:
-        held.append(len(outcomes))
-
-    assert await sweeps.free_process(rich, PROCESS, NOW_MS + 1000, look) == set()
+    held = list[int]()
+    assert await sweeps.free_process(rich, PROCESS, NOW_MS + 1000, lambda outcomes: held.append(len(outcomes))) == set()
     assert sum(held) == MANY
     figures = await cap_of(rich)
     assert (figures.spent_nano, figures.held_nano) == (MANY * MARKED_NANO, 0)
