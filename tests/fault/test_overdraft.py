@@ -56,7 +56,7 @@ async def test_storm_never_holds_more_than_the_balance(deploy: Deploy, upstream:
         await asyncio.wait([reply for reply in replies if not reply.done()], return_when=asyncio.FIRST_COMPLETED)
     assert deployment.ledger.held_nano == deployment.ledger.balance_nano == PAID * HOLD_NANO
     pause.release()
-    assert Counter(reply.status for reply in (await asyncio.gather(*replies))) == {200: PAID, 402: REQUESTS - PAID}
+    assert Counter(reply.status for reply in await asyncio.gather(*replies)) == {200: PAID, 402: REQUESTS - PAID}
     assert deployment.ledger.balance_nano == PAID * (HOLD_NANO - 1070 - 3450)
     deployment.ledger.check()
 
@@ -72,8 +72,7 @@ async def test_the_last_credit_pays_for_replies_that_cost_more_than_was_held(
     replies = [asyncio.create_task(send(process.port, deployment.key, request)) for request in requests]
     await asyncio.to_thread(upstream.wait_for_request, PAID)
     pause.release()
-    replies = await asyncio.gather(*replies)
-    assert Counter((reply.status, reply.is_done) for reply in replies) == {(200, True): PAID}
+    assert Counter((reply.status, reply.is_done) for reply in await asyncio.gather(*replies)) == {(200, True): PAID}
     charged_nano = [row["cost_nano"] for row in deployment.ledger.query("SELECT cost_nano FROM usage")]
     assert charged_nano == [HOLD_NANO] * PAID
     assert deployment.ledger.balance_nano == 0
