@@ -3,7 +3,8 @@
 import re
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from itertools import pairwise
 from types import TracebackType
 from typing import Any
@@ -34,6 +35,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print one JS
 now_ms = clock.now_ms
 
 COLUMN_GAP = "  "
+Decorated = Callable[..., Any]
 NEGATIVE_NUMBER = re.compile(r"-\.?\d.*")
 
 
@@ -49,6 +51,11 @@ class AmountCommand(click.Command):
             is_amount = NEGATIVE_NUMBER.fullmatch(word) and not before.startswith("--")
             (amounts if is_amount else words).append(word)
         return super().parse_args(ctx, [*words, "--", *amounts])
+
+
+def options(*declared: Decorated) -> Decorated:
+    """Arguments and options that several commands have, as one decorator."""
+    return lambda command: reduce(lambda decorated, option: option(decorated), reversed(declared), command)
 
 
 def print_place(kind: type[BaseException], _error: BaseException, trace: TracebackType | None) -> None:
