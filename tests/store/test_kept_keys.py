@@ -79,10 +79,7 @@ async def test_a_process_that_is_not_fresh_asks_the_store(command: Store, url: s
 
 @pytest.mark.parametrize("is_deaf", [False, True])
 async def test_a_revoked_key_is_live_nowhere(command: Store, url: str, is_deaf: bool) -> None:
-    """When the command returns, no process finds the key live, though all had kept it.
-
-    One whose watcher is lost without notice follows at its next beat: it delays the command, and nothing else.
-    """
+    """When the command returns no process that kept it finds it live, not even one that hears of no change."""
     digest = await add_key(command)
     async with member(url, is_deaf=is_deaf) as one, member(url) as two:
         assert [await each.finds_live(digest) for each in (one, two, one, two)] == [True] * 4

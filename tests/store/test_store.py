@@ -121,10 +121,7 @@ async def test_ping_needs_no_schema(empty: Store) -> None:
 
 
 async def test_sqlite_settings_hold_on_every_connection(sqlite_store: SqliteStore) -> None:
-    """All use WAL mode, full synchronous writes and foreign keys; in writes REPLACE fires the delete triggers.
-
-    Those in threads wait for locks.
-    """
+    """WAL mode, full synchronous writes, foreign keys; REPLACE fires the delete triggers; those in threads wait."""
     names = ("journal_mode", "synchronous", "foreign_keys", "recursive_triggers", "busy_timeout")
     pragmas = [Statement(text(f"PRAGMA {name}")) for name in names]
 
