@@ -3,7 +3,8 @@
 import re
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from itertools import pairwise
 from types import TracebackType
 from typing import Any
@@ -33,6 +34,8 @@ month_option = click.option("--month", metavar="YYYY-MM", help="A whole month, U
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
 now_ms = clock.now_ms
 
+Decorator = Callable[[Any], Any]
+
 COLUMN_GAP = "  "
 NEGATIVE_NUMBER = re.compile(r"-\.?\d.*")
 
@@ -55,6 +58,11 @@ def print_place(kind: type[BaseException], _error: BaseException, trace: Traceba
     """For an error that is a bug: where it was raised and its type. Its text could quote content."""
     traceback.print_tb(trace)
     say(f"cadenza: internal error ({kind.__qualname__}). Its text is left out, because it could quote content.")
+
+
+def all_of(*options: Decorator) -> Decorator:
+    """The arguments and options that several commands share, as one decorator."""
+    return lambda command: reduce(lambda made, option: option(made), reversed(options), command)
 
 
 def say(line: str) -> None:

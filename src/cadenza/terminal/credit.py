@@ -1,8 +1,5 @@
 """Adding credit to an account: what the command of the core shares with that of a part, which replaces it."""
 
-from collections.abc import Callable
-from typing import Any
-
 import click
 
 from cadenza.config import Settings
@@ -11,11 +8,10 @@ from cadenza.core.money import format_dollars
 from cadenza.core.records import COMMAND_LINE
 from cadenza.store.tables.accounts import Account
 from cadenza.terminal.configured import settings_option, with_store
-from cadenza.terminal.console import now_ms, reference_option, say, say_repeated
+from cadenza.terminal.console import all_of, now_ms, reference_option, say, say_repeated
 
-Decorated = Callable[..., Any]
 EXPIRES = "After how many days the rest expires."
-OPTIONS = (
+credit_options = all_of(  # of `cadenza account credit`
     click.argument("email"),
     click.argument("amount"),
     click.option("--note", metavar="TEXT", default="", help="The reason, for the ledger."),
@@ -23,13 +19,6 @@ OPTIONS = (
     reference_option,
     settings_option,
 )
-
-
-def credit_options(command: Decorated) -> Decorated:
-    """The arguments and options of `cadenza account credit`."""
-    for option in reversed(OPTIONS):
-        command = option(command)
-    return command
 
 
 def give(settings: Settings, email: str, amount_nano: int, note: str, expires_days: int | None, reference: str) -> None:

@@ -1,7 +1,6 @@
 """Creating an account: what the command of the core shares with that of a part, which replaces it."""
 
 from collections.abc import Callable
-from typing import Any
 
 import click
 
@@ -10,24 +9,16 @@ from cadenza.control.account.accounts import create_account
 from cadenza.core.money import format_dollars, parse_dollars
 from cadenza.core.records import DEFAULT_CLASS
 from cadenza.terminal.configured import settings_option, usable_class, with_store
-from cadenza.terminal.console import now_ms, reference_option, say
+from cadenza.terminal.console import all_of, now_ms, reference_option, say
 
-Decorated = Callable[..., Any]
 FOR_AUTO = "The class that 'auto' means for this account."
-OPTIONS = (
+create_options = all_of(  # of `cadenza account create`
     click.argument("email"),
     click.option("--credit", metavar="DOLLARS", default="0.00", show_default=True, help="Opening credit, in dollars."),
     click.option("--class", "preferred_class", metavar="CLASS", show_default=DEFAULT_CLASS, help=FOR_AUTO),
     reference_option,
     settings_option,
 )
-
-
-def create_options(command: Decorated) -> Decorated:
-    """The arguments and options of `cadenza account create`."""
-    for option in reversed(OPTIONS):
-        command = option(command)
-    return command
 
 
 def create(
