@@ -48,11 +48,6 @@ NOON = datetime(2026, 11, 18, 12, tzinfo=UTC)
 pytestmark = pytest.mark.slow(reason="a browser chats")
 
 
-@pytest.fixture
-def email(service: Service) -> str:
-    return service.create_account(CREDIT_NANO)
-
-
 def test_a_reply_is_streamed_rendered_and_kept(open_page: OpenPage, upstream: LoopbackUpstream, email: str) -> None:
     """A wait counts its seconds; blocks appear once complete, then cost and tokens; all is kept and can be found."""
     wait, pause = Pause(), Pause()
@@ -181,9 +176,7 @@ def test_what_ends_early_is_kept_and_its_cost_shown(
     spent = page.locator("#total").text_content()
     reload_chat(page)
     expect(page.locator("#total")).not_to_have_text(spent or "")
-    expect(page.locator("#total")).to_have_text(
-        f"${(CREDIT_NANO - balance_nano(service, email)) / 10**9:.9f}"[:9] + " so far"
-    )
+    expect(page.locator("#total")).to_have_text(so_far(service, email))
     roles = [message["role"] for message in upstream.requests[3].json["messages"] if message["role"] != "system"]
     assert roles == ["user", "user", "user", "assistant", "user"]
 
