@@ -70,9 +70,7 @@ check: $(VENV)/.dev ## Check format, lint, types and the direction of imports
 	@$(BIN)/mypy & types=$$!; $(BIN)/lint-imports --no-logo; imports=$$?; wait $$types && exit $$imports
 
 docs: $(VENV)/.dev ## Write docs/config.md from the settings, docs/commands.md from the help, and the table of docs/privacy.md from the schema
-	@$(BIN)/python -m cadenza.config.write
-	@$(BIN)/python -m cadenza.cli.write
-	@$(BIN)/python -m cadenza.store.privacy
+	@$(BIN)/python -m docs.writers
 
 fmt: $(VENV)/.dev ## Format the code and fix what the linter can fix
 	@$(BIN)/ruff format --quiet .

@@ -27,10 +27,10 @@ StartService = Callable[[ServiceSpec], Service]
 SHORT = ("tests/unit/", "tests/contract/", "tests/parts/site/unit/", "tests/parts/site/sign_in/")
 ALL_MARKED = re.compile(r"^pytestmark = (\[[^]]*|.*)pytest\.mark\.(slow|release)\(", re.MULTILINE)
 ALL_NEED_PARTS = re.compile(r"^pytestmark = (\[[^]]*|.*)pytest\.mark\.parts\(", re.MULTILINE)
-QUICK, SLOW, QUICK_AND_SLOW = "not slow and not release", "slow and not release", "not release"
+QUICK, SLOW = "not slow and not release", "slow and not release"
 OF_THE_CORE = f"{QUICK} and not parts"
 SLOW_WORKERS = 3  # of those that run quick and slow tests, they begin with the slow ones
-FOR_RELEASE = re.compile(r"pytest\.mark\.release|^from tests\.browser\.looks import", re.MULTILINE)
+FOR_RELEASE = re.compile(r"pytest\.mark\.release|^from tests\.parts\.site\.browser\.looks import", re.MULTILINE)
 NEED_PACKAGES = ("tests/fleet/", "tests/store/", "tests/parts/", "tests/clients/")
 LONGEST = (  # of the slow ones, which begin first
     "tests/parts/site/browser/",
@@ -40,9 +40,10 @@ LONGEST = (  # of the slow ones, which begin first
     "tests/parts/evaluation/test_equal_candidates.py",
     "tests/fleet/",
 )
-# Files that share what takes seconds to start run in one process: a Chromium, a fleet, a loaded model.
+# Files that share what takes seconds to make run in one process: Chromium, a fleet, a loaded model, the parsed source.
 TOGETHER = re.compile(
-    r"tests/(parts/site/browser/test_c|parts/site/browser/|parts/embedded/|fleet/test_(?=class|gateway|postgres|prices|revocation))"
+    r"tests/(?:parts/site/(?:(?P<chats>browser/test_c)|(?P<browser>browser/))|(?P<model>parts/embedded/)"
+    r"|(?P<fleet>fleet/test_(class|gateway|postgres|prices|revocation))|(?P<source>unit/(test_house|observe/test_fields)))"
 )
 
 # How long an example takes says nothing on a busy machine.
@@ -91,7 +92,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     quick, slow = dict[str, Group](), dict[str, Group]()
     for item in session.items:
         together = TOGETHER.match(item.nodeid)
-        name = together[0] if together else item.nodeid.partition("::")[0]
+        name = (together and together.lastgroup) or item.nodeid.partition("::")[0]
         (slow if _is_slow(item) else quick).setdefault(name, []).append(item)
     fork_server()  # one for all workers
     if slow and quick:  # some slow tests wait for alerts and leases, and must not wait for a core as well

@@ -2,6 +2,8 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 PARTS = Path(__file__).parents[2] / "src" / "cadenza" / "parts"
-sys.modules |= {f"cadenza.parts.{path.parent.name}": None for path in PARTS.glob("*/__init__.py")}  # type: ignore[dict-item]
+modules: dict[str, Any] = sys.modules
+modules |= {f"cadenza.parts.{path.parent.name}": None for path in PARTS.glob("*/__init__.py")}

@@ -1,9 +1,9 @@
 """The page about privacy has the table that the schema makes, and the periods that the config has by default."""
 
 import msgspec
+from docs.writers.privacy import with_table
 
 from cadenza.core.retention_limits import USUAL_LIMITS
-from cadenza.store.privacy import with_table
 from tests.docs.markdown import ROOT
 
 PAGE = (ROOT / "docs" / "privacy.md").read_text()

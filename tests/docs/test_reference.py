@@ -6,10 +6,10 @@ from itertools import groupby
 import click
 import pytest
 from click.testing import CliRunner
+from docs.writers.commands import commands_page
+from docs.writers.settings import settings_page
 
 from cadenza.cli import app
-from cadenza.cli.write import commands_page
-from cadenza.config.write import settings_page
 from cadenza.terminal.lazy import LazyGroup
 from tests.docs.markdown import DOCS, PAGES, code, shown_commands
 

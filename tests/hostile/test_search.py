@@ -64,7 +64,7 @@ PLANTED = {
     "regular expression": (Target(with_regex, LETTERS, 16 * KIB), "times the time"),
     "loop": (Target(with_loop, LETTERS, 2 * KIB), "times the lines"),
     "concatenation": (Target(with_concatenation, LETTERS, 128 * KIB), "times the time"),
-    "in": (Target(with_in, LETTERS, 16 * KIB), "times the time"),
+    "in": (Target(with_in, LETTERS, 8 * KIB), "times the time"),
     "steps without a bound": (Target(with_steps, LETTERS, 256 * KIB, is_on_loop=True), "lines on the event loop"),
 }
 

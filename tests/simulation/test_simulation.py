@@ -7,16 +7,13 @@ from tests.simulation.plan import DOLLAR_NANO, PlannedFault, make_plan
 from tests.simulation.run import run_plan, shrink
 from tests.simulation.themes import THEMES, Database, Theme
 
-SEEDS = (1, 2)
-
 
 @pytest.mark.parametrize("theme", THEMES)
 def test_a_seed_breaks_no_rule(theme: Theme) -> None:
-    """Whatever a seed does to processes, store and clients, no invariant of the money is broken."""
-    for seed in SEEDS:
-        done = run_plan(make_plan(seed, requests=100, theme=theme))
-        assert done.broken == ()
-        assert done.whole > 0
+    """Whatever the first seed does to processes, store and clients, no invariant of the money is broken."""
+    done = run_plan(make_plan(1, requests=100, theme=theme))
+    assert done.broken == ()
+    assert done.whole > 0
 
 
 @pytest.mark.slow(reason="simulates thousands of requests")

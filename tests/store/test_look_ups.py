@@ -1,6 +1,5 @@
 """Look-ups of keys, on both databases: they find the newest state, and on Postgres those that wait share a query."""
 
-import ast
 import asyncio
 import contextlib
 import sqlite3
@@ -19,7 +18,6 @@ from tests.postgres import Postgres
 from tests.store.fleet import CountingPostgres
 from tests.store.moves import PATIENCE_S
 from tests.store.rows import NOW_MS, add_account, add_key
-from tests.unit.test_house import SOURCE, parsed
 
 UNKNOWN = [b"%032d" % number for number in range(2000)]
 SHORT_S = 0.05
@@ -176,17 +174,3 @@ async def test_a_store_that_hangs_fails_every_look_up(watched: CountingPostgres)
     assert {type(error) for error in failed} == {StoreUnavailable}
     watched.may_answer.set()
     assert await KeyCache(watched, Presence(watched), PATIENCE_S).find(UNKNOWN[0]) is None
-
-
-def test_brief_work_changes_no_key() -> None:
-    """Cached keys stay valid over it: before you add a file here, see that its work changes nothing of a FoundKey."""
-    files = {
-        name.removeprefix("src/cadenza/")
-        for name, nodes in parsed(SOURCE)
-        for node in nodes
-        if isinstance(node, ast.keyword) and node.arg == "is_brief"
-    }
-    ledger = {"ledger/committer.py", "ledger/marks.py", "ledger/sweeps.py"}
-    tables = {"store/tables/attempts.py", "store/tables/request_details.py"}
-    last_used = {"store/tables/keys.py"}  # when a key was last used, and nothing else of it
-    assert files == {*ledger, *tables, *last_used, "fleet/presence.py", "store/store.py"}

@@ -1,5 +1,6 @@
 """The processes that run the tests lose none of them."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -53,7 +54,8 @@ def run(folder: Path, *files: str) -> tuple[int, str]:
         folder,
         folder,
     ]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    bare = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=bare, capture_output=True, text=True, timeout=120, check=False)
     return done.returncode, done.stdout
 
 

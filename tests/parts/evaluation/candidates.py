@@ -16,12 +16,12 @@ from cadenza.core.money import Price
 from cadenza.parts.evaluation.verdict import AnswerScore
 from tests.loopback import Request, Sse, Step, usage_chunk, usage_of
 from tests.parts.evaluation.known_quality import (
-    KnownQuality,
     WrittenAnswer,
     WrittenCall,
     cases_by_key,
     conforming_answer,
     key_of,
+    knows,
     references,
     written,
 )
@@ -59,8 +59,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
         if self.drops_system:
             asked["messages"] = [one for one in asked["messages"] if one["role"] != "system"]
         if case:
-            is_right = KnownQuality(self.quality, seed=self.seed).knows(case)
-            answer = references()[case.id].answer(is_right=is_right)
+            answer = references()[case.id].answer(is_right=knows(case, self.quality, self.seed))
         else:
             answer = conforming_answer(asked)
         reply = written(self.habit(answer, asked, case.id if case else ""), asked)

@@ -75,6 +75,13 @@ def configure(folder: Path, base_url: str, more: str = "", costs: tuple[str, str
     )
 
 
+def prepare(folder: Path, upstream: LoopbackUpstream, models: Models, **suite: Any) -> Path:
+    """A config whose two models are these, and the suite."""
+    upstream.always(models)
+    configure(folder, upstream.base_url)
+    return write_suite(folder, **suite)
+
+
 def evaluate(folder: Path, *options: str, code: int = 0) -> dict[str, Any]:
     """The verdict of the command, as JSON."""
     done = run_evaluate(folder, "--json", *options)

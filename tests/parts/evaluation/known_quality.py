@@ -1,15 +1,13 @@
-"""An upstream of known quality: it answers the cases of the starter suite, a given share of them rightly.
+"""The answers of an upstream of known quality to the cases of the starter suite, a given share of them right.
 
 A case is recognized by its messages without the system message. Which cases it knows is decided by the seed, exactly
 the share of each tag. Everything else it answers as a conforming model does: it counts, stops where it is told to,
-calls the tool that it is offered and reports honest token counts. Set its attributes while it serves: that is a
-provider who changes a model silently.
+calls the tool that it is offered and reports honest token counts.
 """
 
 import hashlib
 import json
-import random
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,7 @@ import msgspec
 
 from cadenza.core.tokens import Tokenizer
 from cadenza.parts.evaluation.suite import Case, Suite, load_suite
-from tests.loopback import ROLE, Json, Request, Sse, Status, Step, Wait, chunk, completion, said, usage_chunk, usage_of
+from tests.loopback import ROLE, Json, Sse, chunk, completion, said, usage_chunk, usage_of
 
 COUNTING = ", ".join(map(str, range(1, 31)))
 Key = tuple[tuple[str, str], ...]
@@ -77,47 +75,15 @@ def _text(content: Any) -> str:
     return content if isinstance(content, str) else "".join(part.get("text", "") for part in content or ())
 
 
-class KnownQuality:
-    """The model. `quality` is the share of cases that it answers rightly, `by_tag` the share of some tags.
+def knows(case: Case, quality: float, seed: int) -> bool:
+    """Whether a model answers the case rightly: the first cases of the tag, in an order that the seed decides."""
 
-    `latency_s` passes before its first token. `flakiness` is the share of requests that it answers with status 500.
-    `padding` is put behind the texts of its answers, as a model does that became wordier.
-    """
+    def place(case_id: str) -> bytes:
+        return hashlib.sha256(f"{seed} {case_id}".encode()).digest()
 
-    def __init__(
-        self, quality: float = 1.0, by_tag: Mapping[str, float] | None = None, *, seed: int = 1, latency_s: float = 0.0
-    ) -> None:
-        self.quality = quality
-        self.by_tag = dict(by_tag or {})
-        self.seed = seed
-        self.latency_s = latency_s
-        self.flakiness = 0.0
-        self.padding = ""
-        self._chance = random.Random(seed)
-
-    def knows(self, case: Case) -> bool:
-        """Whether it answers the case rightly: the first cases of the tag, in an order that the seed decides."""
-        tag = case.tags[0]
-        peers = sorted((one.id for one in starter().cases if one.tags[0] == tag), key=self._place)
-        return peers.index(case.id) < round(self.by_tag.get(tag, self.quality) * len(peers))
-
-    def _place(self, case_id: str) -> bytes:
-        return hashlib.sha256(f"{self.seed} {case_id}".encode()).digest()
-
-    def steps(self, request: Request) -> Iterator[Step]:
-        if self._chance.random() < self.flakiness:
-            yield from Status(500, b'{"error": {"message": "scripted"}}').steps(request)
-            return
-        asked = request.json
-        case = cases_by_key().get(key_of(asked["messages"]))
-        if case:
-            answer = references()[case.id].answer(is_right=self.knows(case))
-            answer = msgspec.structs.replace(answer, text=answer.text + self.padding if answer.text else "")
-        else:
-            answer = conforming_answer(asked)
-        if self.latency_s:
-            yield Wait(self.latency_s)
-        yield from written(answer, asked).steps(request)
+    tag = case.tags[0]
+    peers = sorted((one.id for one in starter().cases if one.tags[0] == tag), key=place)
+    return peers.index(case.id) < round(quality * len(peers))
 
 
 def conforming_answer(asked: Mapping[str, Any]) -> WrittenAnswer:

@@ -21,6 +21,7 @@ from tests.parts.evaluation.evaluated import (
     asked_cases,
     configure,
     evaluate,
+    prepare,
     run_evaluate,
     stored,
     write_suite,
@@ -44,9 +45,7 @@ def test_decision(
     tmp_path: Path, upstream: LoopbackUpstream, old: tuple[int, ...], new: tuple[int, ...], decision: str
 ) -> None:
     """A better candidate wins, a worse one loses, equal ones tie, and a few cases on either side decide nothing."""
-    upstream.always(Models({"old": old, "new": new}))
-    configure(tmp_path, upstream.base_url)
-    write_suite(tmp_path)
+    prepare(tmp_path, upstream, Models({"old": old, "new": new}))
     verdict = evaluate(tmp_path, "--runs", "1")["verdict"]
     assert (verdict["decision"], verdict["losses"]) == (decision, len(set(new) - set(old)))
     assert (verdict["cases_needed"] is None) == (decision != "undecided")
@@ -57,9 +56,7 @@ def test_decision(
 
 def test_impossible_counts(tmp_path: Path, upstream: LoopbackUpstream) -> None:
     """An upstream that claims more tokens than the store has room for ends the budget, and nothing else."""
-    upstream.always(Models({}, answer_tokens=2**39))
-    configure(tmp_path, upstream.base_url)
-    write_suite(tmp_path)
+    prepare(tmp_path, upstream, Models({}, answer_tokens=2**39))
     evaluate(tmp_path, "--runs", "1", code=2)
     assert stored(tmp_path, "SELECT max(completion_tokens) FROM verdict_scores") == [(2**31 - 1,)]
 
@@ -82,9 +79,7 @@ def test_output(tmp_path: Path, upstream: LoopbackUpstream) -> None:
 
 def test_the_ask_is_composed_like_the_gateways(tmp_path: Path, upstream: LoopbackUpstream) -> None:
     """A case is sent with the character and its own instructions as one system message, streamed, at temperature 0."""
-    upstream.always(Models({}))
-    configure(tmp_path, upstream.base_url)
-    write_suite(tmp_path, 1)
+    prepare(tmp_path, upstream, Models({}), cases=1)
     evaluate(tmp_path, "--runs", "1")
     asked = [request.json for request in upstream.requests if b"Case 1" in request.body]
     assert [body["model"] for body in asked] in (["old", "new"], ["new", "old"])
@@ -95,9 +90,7 @@ def test_the_ask_is_composed_like_the_gateways(tmp_path: Path, upstream: Loopbac
 
 def test_faults_are_scores_of_zero(tmp_path: Path, upstream: LoopbackUpstream) -> None:
     """An upstream fault is counted and is a loss, and is not asked again."""
-    upstream.always(Models({}, broken=frozenset({2, 5})))
-    configure(tmp_path, upstream.base_url)
-    write_suite(tmp_path)
+    prepare(tmp_path, upstream, Models({}, broken=frozenset({2, 5})))
     verdict = evaluate(tmp_path, "--runs", "1")["verdict"]
     assert (verdict["candidate"]["faults"], verdict["losses"]) == (2, 2)
     assert asked_cases(upstream).count(("new", 2)) == 1
@@ -124,9 +117,7 @@ def test_an_interrupted_run_goes_on(tmp_path: Path, upstream: LoopbackUpstream, 
     """After Ctrl-C and kill -9 the same command asks only what is not recorded, and reaches the same verdict."""
     hold = Pause()
     failed = {"old": range(1, 10), "new": (1,)}
-    upstream.always(Models(failed))
-    configure(tmp_path, upstream.base_url)
-    write_suite(tmp_path)
+    prepare(tmp_path, upstream, Models(failed))
     whole = evaluate(tmp_path, "--runs", "1")["verdict"]
     upstream.reset()
     upstream.always(_Holding(Models(failed), 13, hold))
@@ -173,9 +164,7 @@ class _Holding:
 
 def test_no_content_is_written(tmp_path: Path, upstream: LoopbackUpstream) -> None:
     """Texts of the suite and of answers are written nowhere."""
-    upstream.always(Models({"new": range(1, 9)}, word=MARK))
-    configure(tmp_path, upstream.base_url)
-    suite = write_suite(tmp_path, word=MARK)
+    suite = prepare(tmp_path, upstream, Models({"new": range(1, 9)}, word=MARK), word=MARK)
     done = run_evaluate(tmp_path, "--runs", "1")
     assert done.returncode == 0, done.stderr
     holding = {path.name for path in tmp_path.rglob("*") if path.is_file() and MARK.encode() in path.read_bytes()}
@@ -195,9 +184,7 @@ def test_no_content_is_written(tmp_path: Path, upstream: LoopbackUpstream) -> No
 )
 def test_mistakes(tmp_path: Path, upstream: LoopbackUpstream, options: tuple[str, str], said: str) -> None:
     """A mistake on the command line is one clear sentence, and no case is asked."""
-    upstream.always(Models({}))
-    configure(tmp_path, upstream.base_url)
-    write_suite(tmp_path, 2)
+    prepare(tmp_path, upstream, Models({}), cases=2)
     done = run_evaluate(tmp_path, "--runs", "1", *options)
     assert done.returncode == 1
     assert said in done.stderr
@@ -220,9 +207,7 @@ def test_a_candidate_that_does_not_answer(tmp_path: Path, upstream: LoopbackUpst
 @pytest.mark.parametrize(("failures", "code"), [(1, 0), (2, 0), (20, 1)])
 def test_a_first_request_that_fails(tmp_path: Path, upstream: LoopbackUpstream, failures: int, code: int) -> None:
     """One 500 at the first request is repeated and counted; only an upstream that goes on failing ends it."""
-    upstream.always(Models({}, fails_first=[Status(500)] * failures))
-    configure(tmp_path, upstream.base_url)
-    write_suite(tmp_path, 2)
+    prepare(tmp_path, upstream, Models({}, fails_first=[Status(500)] * failures), cases=2)
     done = run_evaluate(tmp_path, "--json", "--runs", "1")
     assert done.returncode == code, done.stderr
     if code:
@@ -235,9 +220,7 @@ def test_a_first_request_that_fails(tmp_path: Path, upstream: LoopbackUpstream, 
 
 def test_a_busy_upstream_is_asked_again(tmp_path: Path, upstream: LoopbackUpstream) -> None:
     """A 429 is not a fault of the model: the case is asked again. A finished evaluation is not gone on with."""
-    upstream.always(Models({}, busy=[Status(429, headers={"retry-after": "1"})]))
-    configure(tmp_path, upstream.base_url)
-    write_suite(tmp_path, 2)
+    prepare(tmp_path, upstream, Models({}, busy=[Status(429, headers={"retry-after": "1"})]), cases=2)
     first = evaluate(tmp_path, "--runs", "1")
     verdict = first["verdict"]
     assert (verdict["incumbent"]["faults"], verdict["candidate"]["faults"], verdict["ties"]) == (0, 0, 2)

@@ -1,10 +1,8 @@
 """Graders, one by one: what passes, and what does not."""
 
 import json
-from collections.abc import AsyncIterator
 
 import pytest
-import pytest_asyncio
 
 from cadenza.parts.evaluation.graders import GradedReply, Graders, ReplyCall, grade, last_number, same_value
 from cadenza.parts.evaluation.suite import (
@@ -19,12 +17,6 @@ from cadenza.parts.evaluation.suite import (
     NumberIs,
     Pattern,
 )
-
-
-@pytest_asyncio.fixture
-async def graders() -> AsyncIterator[Graders]:
-    async with Graders() as started:
-        yield started
 
 
 def case_of(*given: Grader) -> Case:

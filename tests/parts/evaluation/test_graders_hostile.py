@@ -1,13 +1,12 @@
 """Hostile patterns, schemas and answers: they fail their case within seconds, and nothing else happens."""
 
 import time
-from collections.abc import AsyncIterator
 
 import pytest
-import pytest_asyncio
 
 from cadenza.parts.evaluation.graders import GradedReply, Graders, grade
-from cadenza.parts.evaluation.suite import Case, Contains, Grader, JsonIs, Pattern, read_suite
+from cadenza.parts.evaluation.suite import Contains, Grader, JsonIs, Pattern, read_suite
+from tests.parts.evaluation.test_graders import case_of
 
 DEEP = (
     '{"id": "a", "tags": ["x"], "messages": [{"role": "user", "content": "?"}], "graders": [{"kind": "json", "equals": '
@@ -19,15 +18,8 @@ DEEP = (
 pytestmark = pytest.mark.slow(reason="patterns run up to their limits, in a child process for each case")
 
 
-@pytest_asyncio.fixture
-async def graders() -> AsyncIterator[Graders]:
-    async with Graders() as started:
-        yield started
-
-
 async def passes(graders: Graders, grader: Grader, text: str) -> bool:
-    case = Case(id="a", tags=("x",), messages=[{"role": "user", "content": "?"}], graders=(grader,))
-    return await grade(case, GradedReply(text), graders)
+    return await grade(case_of(grader), GradedReply(text), graders)
 
 
 BACKTRACKING = [Pattern(pattern=r"(a+)+$"), Pattern(pattern=r"(a+)+$", match="absent")]

@@ -52,18 +52,14 @@ def test_the_more_tags_there_are_the_wider_their_intervals() -> None:
 
 
 def test_only_runs_that_both_sides_have_answered_count() -> None:
-    """An answer without its counterpart changes no score, and the verdict is not complete; a cost may be unknown."""
+    """An answer without its counterpart changes no score, and the verdict is not complete."""
     scores = answers((1, 1), (1, 0), (1, 1))
     lone = [one for one in scores if (one.case_number, one.run, one.side) != (2, 2, "candidate")]
-    lone.append(answer(1, 3, "candidate", 0.0))
-    verdict = reach_verdict(CASES, lone, 2)
+    verdict = reach_verdict(CASES, [*lone, answer(1, 3, "candidate", 0.0)], 2)
     assert verdict.candidate.score == pytest.approx(2 / 3)
     assert (verdict.losses, verdict.is_complete) == (1, False)
-    some = [msgspec.structs.replace(one, cost_nano=None) if one.case_number == 1 else one for one in scores]
-    assert (reach_verdict(CASES, some, 2).candidate.cost_nano, reach_verdict(CASES, some, 2).is_cost_known) == (
-        None,
-        False,
-    )
+    verdict = reach_verdict(CASES, [*answers((1, 1), (1, 1)), answer(3, 1, "incumbent", 0)], 2)
+    assert (verdict.cases, verdict.incumbent.score, verdict.is_complete) == (2, 1.0, False)
 
 
 def test_a_case_is_passed_if_every_run_is() -> None:
@@ -78,17 +74,11 @@ def test_a_case_is_passed_if_every_run_is() -> None:
     assert (tools.cases, tools.candidate_passes) == (1, 0)
 
 
-def test_only_pairs_count() -> None:
-    """An answer without the other side's is left out, and the verdict says that it is not complete."""
-    scores = [*answers((1, 1), (1, 1)), answer(3, 1, "incumbent", 0)]
-    verdict = reach_verdict(CASES, scores, 2)
-    assert (verdict.cases, verdict.incumbent.score, verdict.is_complete) == (2, 1.0, False)
-
-
 def test_an_unknown_cost_stays_unknown() -> None:
-    """If a side's costs are not known, it has no cost per answer, and there is no ratio."""
+    """If the cost of one answer of a side is not known, it has no cost per answer, and there is no ratio."""
     scores = [
-        msgspec.structs.replace(one, cost_nano=None) if one.side == "candidate" else one for one in answers((1, 1))
+        msgspec.structs.replace(one, cost_nano=None) if (one.side, one.run) == ("candidate", 2) else one
+        for one in answers((1, 1))
     ]
     verdict = reach_verdict(CASES[:1], scores, 2)
     assert (verdict.incumbent.cost_nano, verdict.candidate.cost_nano, verdict.cost_ratio) == (1000, None, None)

@@ -20,7 +20,6 @@ from tests.store.test_long_writes import MANY, ROWS_MAX, CountingStore, count, n
 
 EMAIL = "acct_a@example.org"
 OWNER = Owner("acct_a", EMAIL)
-OWNER = Owner("acct_a", EMAIL)
 
 
 class Mailbox:

@@ -43,7 +43,7 @@ class LocalStripe:
 
     def send_events_to(self, port: int) -> None:
         body = json.dumps({"url": f"http://127.0.0.1:{port}{WEBHOOK}", "secret": WEBHOOK_SECRET})
-        self._post("/_config/webhooks/cadenza", body)
+        self._send("POST", "/_config/webhooks/cadenza", body)
 
     def session(self, checkout: str) -> dict[str, Any]:
         return self._send("GET", f"/v1/checkout/sessions/{checkout}", "")
@@ -51,23 +51,11 @@ class LocalStripe:
     def pay(self, checkout: str, *, later: bool = False) -> None:
         self._play(checkout, "pay?later" if later else "pay")
 
-    def expire(self, checkout: str) -> None:
-        self._play(checkout, "expire")
-
     def refund(self, checkout: str, cents: int) -> None:
         self._play(checkout, f"refund?cents={cents}")
 
-    def dispute(self, checkout: str, cents: int) -> None:
-        self._play(checkout, f"dispute?cents={cents}")
-
-    def close_dispute(self, checkout: str, status: str) -> None:
-        self._play(checkout, f"close?status={status}")
-
     def _play(self, checkout: str, act: str) -> None:
-        self._post(f"/_config/sessions/{checkout}/{act}", "{}")
-
-    def _post(self, path: str, body: str) -> None:
-        self._send("POST", path, body)
+        self._send("POST", f"/_config/sessions/{checkout}/{act}", "{}")
 
     def _send(self, method: str, path: str, body: str) -> dict[str, Any]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=REPLY_S)

@@ -1,7 +1,7 @@
 """Runs in the environment of localstripe. Adds Checkout, which localstripe lacks, and prints its port.
 
-Below /_config/sessions a test plays the payer and the bank: it pays, lets expire, refunds and disputes a checkout. The
-payment itself, its refunds, the events and their signatures are those of localstripe.
+Below /_config/sessions a test plays the payer and the bank: it pays and refunds a checkout. The payment itself, its
+refunds, the events and their signatures are those of localstripe.
 """
 
 import socket
@@ -61,46 +61,21 @@ class Session(StripeObject):  # type: ignore[misc]  # localstripe has no types
             raise UserError(400, f"Unexpected {', '.join(given)}")
 
 
-class Dispute(StripeObject):  # type: ignore[misc]
-    """A dispute of a payment, or of a part of it."""
-
-    object = "dispute"
-    _id_prefix = "dp_"
-
-    def __init__(self, session: Session, cents: int) -> None:
-        super().__init__()
-        self.amount = cents
-        self.currency = session.currency
-        self.payment_intent = session.payment_intent
-        self.status = "needs_response"
-
-
 class Stage:
     """Plays the payer and the bank."""
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._disputes = dict[str, Dispute]()
 
     async def play(self, request: web.Request) -> web.Response:
         session = store[f"checkout.session:{request.match_info['id']}"]
         match request.match_info["act"]:
             case "pay":
                 await self._pay(session, is_settled="later" not in request.query)
-            case "expire":
-                session.status = "expired"
-                schedule_webhook(Event("checkout.session.expired", session))
             case "refund":
                 intent = session.payment_intent
                 await self._ask("/v1/refunds", {"payment_intent": intent, "amount": request.query["cents"]})
                 schedule_webhook(Event("charge.refunded", store[f"payment_intent:{intent}"].latest_charge))
-            case "dispute":
-                self._disputes[session.id] = Dispute(session, int(request.query["cents"]))
-                schedule_webhook(Event("charge.dispute.created", self._disputes[session.id]))
-            case "close":
-                dispute = self._disputes[session.id]
-                dispute.status = request.query["status"]
-                schedule_webhook(Event("charge.dispute.closed", dispute))
         return web.Response()
 
     async def _pay(self, session: Session, *, is_settled: bool) -> None:

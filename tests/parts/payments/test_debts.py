@@ -191,33 +191,6 @@ async def test_what_a_late_end_corrects_pays_the_debt(store: Store) -> None:
     assert isinstance(await take(store, hold_of("r2")), Insufficient)
 
 
-async def test_what_was_spent_before_a_chargeback_is_paid_by_later_credit(store: Store) -> None:
-    """A chargeback of spent credit leaves a debt; a smaller and a larger grant pay it, and the rest is free."""
-    await pay_ten(store)
-    await take(store, hold_of("r1"))
-    await finish(store, hold_of("r1"), Usage(30, 100))
-    await tell(store, DISPUTED, "evt_dispute")
-    assert await cents(store) == (0, 0, 330)
-    assert await give(store, DOLLAR_NANO) == 0
-    assert await cents(store) == (0, 0, 230)
-    assert await give(store, 3 * DOLLAR_NANO) == 70 * CENT_NANO
-    assert await cents(store) == (70, 0, 0)
-
-
-async def test_a_lost_dispute_takes_its_debt_once(store: Store) -> None:
-    """A dispute whose whole amount is held leaves one debt, whatever is told of it later."""
-    await pay_ten(store)
-    for name in ("r1", "r2", "r3"):
-        await take(store, hold_of(name))
-    await take(store, make_hold("r4", prompt_tokens=10, allowance_tokens=0, price=PRICE))
-    await tell(store, DISPUTED, "evt_dispute")
-    assert await cents(store) == (1000, 1000, 1000)
-    repeated = PaymentEvent("evt_again", "kind", PaymentIds(reference="pi_1"), DISPUTED)
-    assert await apply_event(store, "stripe", repeated, NOW_MS + 1) == "out of order"
-    await tell(store, DisputeClosed("dp_1", TEN_NANO, "lost"), "evt_lost")
-    assert await cents(store) == (1000, 1000, 1000)
-
-
 async def test_a_statement_has_what_was_returned_in_one_line_and_the_debt_in_another(store: Store) -> None:
     """Of 10.00 dollars 3.00 are spent when all is refunded: the lines add up, page by page and in the export."""
     await pay_ten(store)

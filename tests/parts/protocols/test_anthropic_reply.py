@@ -6,13 +6,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from anthropic.lib.streaming._messages import accumulate_event
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cadenza.core.errors import (
     CadenzaError,
-    ContextOverflow,
     Forbidden,
     InsufficientCredit,
     InvalidRequest,
@@ -23,7 +19,6 @@ from cadenza.core.errors import (
     Unauthenticated,
     UpstreamFailed,
 )
-from cadenza.core.faults import FaultKind
 from cadenza.core.grounding import Source
 from cadenza.core.money import Price
 from cadenza.core.records import Usage
@@ -35,8 +30,9 @@ from cadenza.parts.protocols.anthropic import MESSAGE_ERRORS, error_body
 from cadenza.parts.protocols.anthropic_reply import MessageStream, WholeMessage
 from cadenza.parts.protocols.anthropic_request import NO_THREADS
 from cadenza.parts.protocols.translation import Kept
-from cadenza.upstreams.base import Fault, Piece
+from cadenza.upstreams.base import Piece
 from tests.grounded_answer import cited as grounded
+from tests.parts.protocols.generated.checks import assemble_message, events_of
 from tests.unit.gateway.client import WAIT_S, Client
 from tests.unit.gateway.funded_store import FundedStore
 from tests.unit.gateway.gateways import running_api
@@ -54,7 +50,6 @@ SHOWN_USAGE = {
     "output_tokens": 7,
 }
 LONG_NAME = "mcp__files__" + "n" * 80
-BROKEN = Fault(FaultKind.TRUNCATED)
 
 
 def end(reason: str = "stop") -> Piece:
@@ -83,12 +78,12 @@ class Reply:
         self.exchange = self.client.open()
         self.answers = Answers(self.exchange, "req-1", errors=MESSAGE_ERRORS)
 
-    async def stream(self) -> list[Any]:
-        """The events of its stream."""
+    async def stream(self) -> Any:
+        """What Anthropic's own client makes of its stream."""
         relay = MessageStream(self.exchange, self.answers, self._head, self.meter, kept=self._kept)
         async with asyncio.timeout(WAIT_S):
             relay.finish(await relay.run(self._reply))
-        return events_of(b"".join(self.client.bodies))
+        return assemble_message(events_of(b"".join(self.client.bodies)))
 
     async def whole(self) -> Any:
         """The message."""
@@ -98,39 +93,6 @@ class Reply:
         return msgspec.json.decode(self.client.bodies[0])
 
 
-def events_of(sent: bytes) -> list[Any]:
-    """The events, each named by its type."""
-    events = []
-    for block in filter(None, sent.split(b"\n\n")):
-        name, data = block.strip(b"\n").split(b"\n")
-        event = msgspec.json.decode(data.removeprefix(b"data: "))
-        assert name == f"event: {event['type']}".encode()
-        events.append(event)
-    return events
-
-
-def types_of(events: list[Any]) -> list[str]:
-    return [event["type"] for event in events]
-
-
-def assembled(events: list[Any]) -> Any:
-    """What Anthropic's own client makes of a stream. One block is open at a time, and each has its next index."""
-    snapshot, buffers, opened, index = None, dict[int, bytes](), False, -1
-    for event in events:
-        kind = event["type"]
-        assert opened == (kind in ("content_block_delta", "content_block_stop"))
-        if kind == "content_block_start":
-            opened, index = True, index + 1
-        if opened:
-            assert event["index"] == index
-        opened = opened and kind != "content_block_stop"
-        if kind != "message_stop":
-            snapshot = accumulate_event(event=event, current_snapshot=snapshot, json_bufs=buffers)
-    assert types_of(events)[-2:] == ["message_delta", "message_stop"]
-    assert snapshot
-    return snapshot.to_dict()
-
-
 def content_of(message: Any) -> list[Any]:
     """The blocks, without what a client does not send back and the ids of calls, which are random."""
     kept = ("type", "text", "thinking", "name", "input")
@@ -138,9 +100,12 @@ def content_of(message: Any) -> list[Any]:
 
 
 async def test_the_events_of_a_text() -> None:
-    """The sequence that Anthropic publishes, with counts at its end."""
-    events = await Reply(Piece("Hel"), Piece("lo"), end()).stream()
-    assert types_of(events) == [
+    """The sequence that Anthropic publishes, with counts at its end, and the cost where the key says so."""
+    reply = Reply(Piece("Hel"), Piece("lo"), end(), head=msgspec.structs.replace(HEAD, shows_cost=True))
+    await reply.stream()
+    named = events_of(b"".join(reply.client.bodies))
+    events = [msgspec.json.decode(data) for _, data in named]
+    assert [name for name, _ in named] == [
         "message_start",
         "content_block_start",
         "content_block_delta",
@@ -157,28 +122,8 @@ async def test_the_events_of_a_text() -> None:
     assert events[5] == {
         "type": "message_delta",
         "delta": {"stop_reason": "end_turn", "stop_sequence": None},
-        "usage": SHOWN_USAGE,
+        "usage": SHOWN_USAGE | {"cost": pytest.approx((50 * 1070 + 7 * 3450) / 10**9)},
     }
-
-
-async def test_the_events_of_thinking_and_calls() -> None:
-    """Each block is closed before the next begins, and thinking is signed."""
-    steps = thought("hm"), Piece("Ok."), call(0, '{"a":', begins=True), call(0, "1}"), call(1, "{}", begins=True)
-    events = await Reply(*steps, end("tool_calls")).stream()
-    message = assembled(events)
-    assert content_of(message) == [
-        {"type": "thinking", "thinking": "hm"},
-        {"type": "text", "text": "Ok."},
-        {"type": "tool_use", "name": "tool_0", "input": {"a": 1}},
-        {"type": "tool_use", "name": "tool_1", "input": {}},
-    ]
-    assert message["content"][0]["signature"]
-    assert message["stop_reason"] == "tool_use"
-    assert [event["delta"]["partial_json"] for event in events if "partial_json" in event.get("delta", {})] == [
-        '{"a":',
-        "1}",
-        "{}",
-    ]
 
 
 async def test_calls_that_arrive_mixed_follow_each_other() -> None:
@@ -191,12 +136,15 @@ async def test_calls_that_arrive_mixed_follow_each_other() -> None:
         call(0, "1}"),
         call(1, "2}"),
     )
-    assert content_of(assembled(await Reply(*steps, end("tool_calls")).stream())) == [
+    message = await Reply(*steps, end("tool_calls")).stream()
+    assert content_of(message) == [
         {"type": "tool_use", "name": "tool_0", "input": {"a": 1}},
         {"type": "tool_use", "name": "tool_1", "input": {"b": 2}},
         {"type": "text", "text": "text"},
         {"type": "thinking", "thinking": "hm"},
     ]
+    assert message["content"][-1]["signature"]
+    assert message["stop_reason"] == "tool_use"
 
 
 @pytest.mark.parametrize(
@@ -206,28 +154,13 @@ async def test_calls_that_arrive_mixed_follow_each_other() -> None:
 async def test_why_a_reply_ended(reason: str, shown: str) -> None:
     """Each finish reason has a counterpart."""
     steps = Piece("a"), end(reason)
-    assert assembled(await Reply(*steps).stream())["stop_reason"] == shown
-    assert (await Reply(*steps).whole())["stop_reason"] == shown
-
-
-async def test_a_refusal_is_a_text_and_the_reason() -> None:
-    """In a stream and in a whole reply."""
-    steps = Piece(extras={"refusal": "I can't."}), end()
-    for message in (assembled(await Reply(*steps).stream()), await Reply(*steps).whole()):
-        assert content_of(message) == [{"type": "text", "text": "I can't."}]
-        assert message["stop_reason"] == "refusal"
-
-
-async def test_an_empty_reply_has_an_empty_block() -> None:
-    """Claude Code sends a request again whose stream had no block."""
-    for message in (assembled(await Reply(end()).stream()), await Reply(end()).whole()):
-        assert content_of(message) == [{"type": "text", "text": ""}]
+    assert (await Reply(*steps).stream())["stop_reason"] == (await Reply(*steps).whole())["stop_reason"] == shown
 
 
 async def test_thinking_is_hidden_unless_it_was_asked_for() -> None:
     """Then it does not count as delivered either."""
     hidden = Reply(thought("hm"), Piece("a"), end(), shows_thinking=False)
-    assert content_of(assembled(await hidden.stream())) == [{"type": "text", "text": "a"}]
+    assert content_of(await hidden.stream()) == [{"type": "text", "text": "a"}]
     assert hidden.meter.kept_chars == 1
     uncounted = Reply(thought("hm"), Piece("a", "stop"), shows_thinking=False)
     whole = await uncounted.whole()
@@ -235,66 +168,19 @@ async def test_thinking_is_hidden_unless_it_was_asked_for() -> None:
     assert whole["usage"]["output_tokens"] == 1
 
 
-async def test_sources_are_citations_of_the_text() -> None:
-    """In a stream and in a whole reply, for a client of Anthropic's web search."""
-    grounding = grounded(Source("https://x.test", "X", "text"))
-    head = msgspec.structs.replace(PLAIN, grounding=grounding)
-    for message in (
-        assembled(await Reply(Piece("So [1]."), end(), head=head).stream()),
-        await Reply(Piece("So [1]."), end(), head=head).whole(),
-    ):
-        [block] = message["content"]
-        [cited] = block["citations"]
-        assert (cited["type"], cited["url"], cited["title"]) == ("web_search_result_location", "https://x.test", "X")
-
-
 async def test_sources_of_a_text_before_thinking() -> None:
     """They are citations of a further block, because that of the text is closed."""
     grounding = grounded(Source("https://x.test", "X", "text"))
     head = msgspec.structs.replace(PLAIN, grounding=grounding)
-    message = assembled(await Reply(Piece("So [1]."), thought("hm"), end(), head=head).stream())
+    message = await Reply(Piece("So [1]."), thought("hm"), end(), head=head).stream()
     assert [len(block.get("citations") or ()) for block in message["content"]] == [0, 0, 1]
-
-
-@pytest.mark.parametrize("parts", [(" ", "\n{}"), (" ",)])
-async def test_white_space_before_arguments_is_left_out(parts: tuple[str, ...]) -> None:
-    """The SDK of Anthropic raises an error if the first part of a call's arguments is white space."""
-    steps = [call(0, part, begins=not number) for number, part in enumerate(parts)]
-    message = assembled(await Reply(*steps, end("tool_calls")).stream())
-    assert content_of(message) == [{"type": "tool_use", "name": "tool_0", "input": {}}]
-
-
-async def test_what_an_upstream_wants_back_with_a_call() -> None:
-    """It is a field of the block, from where it returns with the next turn."""
-    part = ToolCallPart(0, "up", "look", "{}", extra_content={"google": {"thought_signature": "s"}})
-    for message in (
-        assembled(await Reply(Piece(calls=(part,)), end()).stream()),
-        await Reply(Piece(calls=(part,)), end()).whole(),
-    ):
-        assert message["content"][0]["extra_content"] == {"google": {"thought_signature": "s"}}
 
 
 async def test_a_call_has_the_name_that_the_client_gave() -> None:
     """A tool with a name that is too long for a model has a shorter one there."""
     pieces = call(0, "{}", begins=True), call(9, "{}", begins=True), end("tool_calls")
-    blocks = assembled(await Reply(*pieces).stream())["content"], (await Reply(*pieces).whole())["content"]
+    blocks = (await Reply(*pieces).stream())["content"], (await Reply(*pieces).whole())["content"]
     assert [[block["name"] for block in one] for one in blocks] == [["tool_0", LONG_NAME]] * 2
-
-
-async def test_the_cost_is_shown_where_the_key_says_so() -> None:
-    """In dollars, beside the counts."""
-    head = msgspec.structs.replace(PLAIN, shows_cost=True)
-    events = await Reply(Piece("a"), end(), head=head).stream()
-    whole = await Reply(Piece("a"), end(), head=head).whole()
-    assert events[-2]["usage"]["cost"] == whole["usage"]["cost"] == pytest.approx((50 * 1070 + 7 * 3450) / 10**9)
-
-
-async def test_a_fault_in_a_stream_is_an_error_event() -> None:
-    """It has Anthropic's shape, and nothing follows it: the stream never looks complete."""
-    events = await Reply(Piece("half"), BROKEN).stream()
-    assert types_of(events) == ["message_start", "content_block_start", "content_block_delta", "error"]
-    assert events[-1]["error"]["type"] == "api_error"
-    assert events[-1]["request_id"] == "req-1"
 
 
 TYPES = [
@@ -325,44 +211,6 @@ def test_the_refusal_of_a_thread_says_what_the_sdk_reads() -> None:
     """With these details it sends all messages instead, without a thread."""
     error = msgspec.json.decode(error_body(InvalidRequest(NO_THREADS), ""))["error"]
     assert error["details"] == {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
-
-
-def test_a_prompt_that_is_too_long_says_so_in_anthropics_words() -> None:
-    """Claude Code looks for them, and shortens the conversation."""
-    error = msgspec.json.decode(error_body(ContextOverflow(8192, 20056), ""))["error"]
-    assert error["message"] == "prompt is too long: 20056 tokens > 8192 maximum"
-
-
-TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
-ARGUMENTS = st.dictionaries(TEXTS, st.integers(0, 9) | TEXTS, max_size=3)
-
-
-@st.composite
-def replies(draw: st.DrawFn) -> list[Piece]:
-    """Thinking, then text, then calls whose parts arrive in any order, all of them cut in any places."""
-    pieces = [thought(text) for text in draw(st.lists(TEXTS, max_size=3))]
-    pieces += map(Piece, draw(st.lists(TEXTS, max_size=3)))
-    queues = []
-    for index, arguments in enumerate(draw(st.lists(ARGUMENTS, max_size=3))):
-        text = msgspec.json.encode(arguments).decode()
-        cut = draw(st.integers(1, len(text)))
-        queues.append([call(index, text[:cut], begins=True), call(index, text[cut:])])
-    order = draw(st.permutations([index for index, queue in enumerate(queues) for _ in queue]))
-    return [*pieces, *(queues[index].pop(0) for index in order)]
-
-
-@given(replies(), st.data())
-def test_a_broken_stream_has_the_beginning_of_the_reply(pieces: list[Piece], data: st.DataObject) -> None:
-    """Wherever it breaks, what was sent is as in the complete stream, and an error ends it."""
-    cut = data.draw(st.integers(0, len(pieces)))
-
-    async def check() -> None:
-        complete = await Reply(*pieces, end()).stream()
-        broken = await Reply(*pieces[:cut], BROKEN).stream()
-        assert types_of(broken)[-1] == "error"
-        assert types_of(broken)[:-1] == types_of(complete)[: len(broken) - 1]
-
-    asyncio.run(check())
 
 
 async def test_one_long_prompt_of_an_account_is_counted_for_free_at_a_time(funded: FundedStore) -> None:

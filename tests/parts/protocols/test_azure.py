@@ -39,17 +39,6 @@ def test_an_answer(azure: openai.AzureOpenAI, upstream: LoopbackUpstream, accoun
     assert account.spent_nano == usage.prompt_tokens * FORTE_INPUT_NANO + usage.completion_tokens * FORTE_OUTPUT_NANO
 
 
-def test_a_stream(azure: openai.AzureOpenAI, upstream: LoopbackUpstream) -> None:
-    """The chunks are those of any other stream."""
-    upstream.script(Good(TEXT))
-    with azure.chat.completions.create(
-        model="forte", messages=[{"role": "user", "content": "hi"}], stream=True
-    ) as stream:
-        chunks = list(stream)
-    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == TEXT
-    assert {chunk.model for chunk in chunks} == {"forte"}
-
-
 @pytest.mark.parametrize(
     ("name", "fields", "model"),
     [

@@ -7,11 +7,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cadenza.core.faults import FaultKind
-from cadenza.core.grounding import Source
 from cadenza.core.records import Usage
 from cadenza.core.tool_calls import ToolCallPart
 from cadenza.fleet.presence import Presence
@@ -20,14 +17,12 @@ from cadenza.gateway.chat import LARGE_BYTES
 from cadenza.gateway.relay import BROKE_OFF, ReplyHead
 from cadenza.http.events import PING
 from cadenza.http.exchange import Exchange, Interruption
-from cadenza.parts.protocols.responses_reply import StreamedResponse, WholeResponse
+from cadenza.parts.protocols.responses_reply import StreamedResponse
 from cadenza.parts.protocols.responses_request import unwrap_reasoning
 from cadenza.parts.protocols.run import CHILD
 from cadenza.parts.protocols.translation import Kept
 from cadenza.upstreams.base import Fault, Overflow, Piece
-from tests.grounded_answer import TAG
-from tests.grounded_answer import cited as grounded
-from tests.parts.protocols.generated.checks import assemble_items
+from tests.parts.protocols.generated.checks import assemble_items, check_items
 from tests.unit.gateway.client import Client
 from tests.unit.gateway.funded_store import FORTE, FUNDED_NANO, FundedStore
 from tests.unit.gateway.gateways import (
@@ -43,13 +38,10 @@ from tests.unit.gateway.gateways import (
 from tests.unit.gateway.scripted_upstream import ScriptedReply, ScriptedUpstream
 from tests.unit.gateway.test_relay import HEAD, PRICE, new_meter
 
-TOOLS = [{"type": "function", "name": "look"}]
 USED = Usage(9, 5, 2, completion_details={"reasoning_tokens": 3})
 CALLING = ReplyHead("chatcmpl-one", 1_800_000_000, "forte", PRICE, has_tools=True)
-NAMES = {"files__look": ("files", "look")}
-KEPT = Kept(names=NAMES, is_encrypted=True)
+KEPT = Kept(names={"files__look": ("files", "look")}, is_encrypted=True)
 FAILED_EARLY = ["response.created", "response.in_progress", "error", "response.failed"]
-FINISHED = {"stop": "completed", "tool_calls": "completed", "length": "incomplete", "content_filter": "incomplete"}
 
 
 @pytest.fixture
@@ -82,96 +74,37 @@ def events_of(client: Client) -> list[Any]:
     return events
 
 
-class Replies:
-    """One reply, streamed and whole."""
-
-    def __init__(self, *steps: Piece | Exception, head: ReplyHead = CALLING) -> None:
-        self._steps, self._head = steps, head
-
-    async def stream(self) -> list[Any]:
-        client = Client()
-        answers = Answers(client.open(), "r1")
-        relay = StreamedResponse(client.exchange, answers, self._head, new_meter(), KEPT)
-        relay.finish(await relay.run(ScriptedReply(*self._steps)))
-        return events_of(client)
-
-    async def whole(self) -> Any:
-        client = Client()
-        relay = WholeResponse.of(KEPT, Answers(client.open(), "r1"), self._head, new_meter())
-        relay.finish(await relay.run(ScriptedReply(*self._steps)))
-        return json.loads(client.bodies[0])
-
-
-def without_call_ids(output: list[Any]) -> list[Any]:
-    """Each reply has call ids of its own."""
-    return [{**item, "call_id": bool(item.get("call_id"))} for item in output]
-
-
-words = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
-parts = st.lists(words, min_size=1, max_size=3)
-thoughts = st.fixed_dictionaries(
-    {}, optional={"reasoning_content": words, "refusal": words, "reasoning_details": st.just([{"a": 1}])}
-)
-called = st.builds(
-    lambda index, custom, name, texts: [
-        ToolCallPart(index, f"up{index}" if not number else "", name if not number else "", text, custom)
-        for number, text in enumerate(texts)
-    ],
-    st.integers(0, 3),
-    st.sampled_from(["function", "custom"]),
-    st.sampled_from(["look", "files__look"]),
-    parts,
-)
-pieces = st.one_of(
-    words.map(Piece),
-    thoughts.map(lambda extras: Piece(extras=extras)),
-    called.flatmap(lambda calls: st.just([Piece(calls=(one,)) for one in calls])),
-)
-
-
-@given(st.lists(pieces, max_size=8), st.sampled_from([*FINISHED, ""]))
-def test_the_events_of_a_stream_assemble_to_the_whole_response(given_pieces: list[Any], finish: str) -> None:
-    """Text, reasoning, refusals and calls in any order, complete, cut or broken off."""
-    steps = [piece for one in given_pieces for piece in (one if isinstance(one, list) else [one])]
-    last = Piece(finish_reason=finish, usage=USED) if finish else Fault(FaultKind.TRUNCATED)
-    replies = Replies(*steps, last)
-    events = asyncio.run(replies.stream())
-    end, items = events[-1], assemble_items(events[:-1])
-    assert [one["type"] for one in events[:2]] == ["response.created", "response.in_progress"]
-    status = FINISHED.get(finish, "failed")
-    assert (end["type"], end["response"]["status"]) == (f"response.{status}", status)
-    done = {one["output_index"] for one in events if one["type"] == "response.output_item.done"}
-    for index, (item, shown) in enumerate(zip(items, end["response"]["output"], strict=True)):
-        known = item if index in done else {**item, "status": "incomplete"}
-        assert known == {name: shown[name] for name in known}
-        assert status != "completed" or (index in done and shown["status"] == "completed")
-        assert status == "completed" or index not in done or "call" not in shown["type"], "a call that may be cut"
-    if finish:
-        whole = asyncio.run(replies.whole())
-        assert without_call_ids(whole.pop("output")) == without_call_ids(end["response"].pop("output"))
-        assert whole == end["response"]
+async def events_of_reply(*steps: Piece) -> list[Any]:
+    client = Client()
+    relay = StreamedResponse(client.open(), Answers(client.exchange, "r1"), CALLING, new_meter(), KEPT)
+    relay.finish(await relay.run(ScriptedReply(*steps)))
+    return events_of(client)
 
 
 async def test_every_event_of_a_reply() -> None:
     """The sequence that the SDK of OpenAI expects, with the namespace of a call and the counts of tokens."""
-    call = ToolCallPart(0, "up", "files__look", "{}")
-    said = [Piece(extras={"reasoning_content": "hm"}), Piece("a"), Piece("b"), Piece(calls=(call,))]
-    events = await Replies(*said, Piece(finish_reason="tool_calls", usage=USED)).stream()
+    call, custom = ToolCallPart(0, "up", "files__look", "{}"), ToolCallPart(1, "up1", "patch", "***", "custom")
+    said = [Piece(extras={"reasoning_content": "hm"}), Piece("a"), Piece("b"), Piece(calls=(call, custom))]
+    events = await events_of_reply(*said, Piece(finish_reason="tool_calls", usage=USED))
     assert [one["type"].removeprefix("response.") for one in events] == [
         *("created", "in_progress"),
         *("output_item.added", "content_part.added", "reasoning_text.delta"),
         *("reasoning_text.done", "content_part.done", "output_item.done"),
         *("output_item.added", "content_part.added", "output_text.delta", "output_text.delta"),
         *("output_item.added", "function_call_arguments.delta"),
+        *("output_item.added", "custom_tool_call_input.delta"),
         *("output_text.done", "content_part.done", "output_item.done"),
-        *("function_call_arguments.done", "output_item.done", "completed"),
+        *("function_call_arguments.done", "output_item.done"),
+        *("custom_tool_call_input.done", "output_item.done", "completed"),
     ]
+    check_items(assemble_items(events[:-1]), {0, 1, 2, 3}, events[-1]["response"])
     response = events[-1]["response"]
-    reasoning, message, made = response["output"]
+    reasoning, message, made, patch = response["output"]
     assert unwrap_reasoning(reasoning["encrypted_content"]) == {"reasoning_content": "hm"}
     assert message["content"] == [{"type": "output_text", "text": "ab", "annotations": [], "logprobs": []}]
     assert (made["namespace"], made["name"], made["arguments"]) == ("files", "look", "{}")
     assert made["call_id"].startswith("call_")
+    assert (patch["type"], patch["name"], patch["input"]) == ("custom_tool_call", "patch", "***")
     assert response["usage"] == {
         "input_tokens": 9,
         "input_tokens_details": {"cached_tokens": 2, "cache_write_tokens": 0},
@@ -186,25 +119,11 @@ async def test_every_event_of_a_reply() -> None:
 async def test_a_cut_reply_is_incomplete(finish: str, reason: str) -> None:
     """It says why, and no client is told to make a call that may be cut."""
     call = Piece(calls=(ToolCallPart(0, "up", "look", '{"a":'),))
-    events = await Replies(Piece("a"), call, Piece(finish_reason=finish, usage=USED)).stream()
+    events = await events_of_reply(Piece("a"), call, Piece(finish_reason=finish, usage=USED))
     response = events[-1]["response"]
     assert (events[-1]["type"], response["incomplete_details"]) == ("response.incomplete", {"reason": reason})
     assert [one["item"]["type"] for one in events if one["type"] == "response.output_item.done"] == ["message"]
     assert [item["status"] for item in response["output"]] == ["incomplete", "incomplete"]
-
-
-async def test_sources_are_annotations() -> None:
-    """As events before the end of the text, and in the text of the response; tags of grounding are removed."""
-    source = Source("https://a.example", "A")
-    head = ReplyHead("chatcmpl-one", 1, "forte", PRICE, grounding=grounded(source))
-    replies = Replies(Piece("It is so [1]"), Piece(f"{TAG}.", "stop", USED), head=head)
-    events, whole = await replies.stream(), await replies.whole()
-    cited = {"type": "url_citation", "url": "https://a.example", "title": "A", "start_index": 9, "end_index": 12}
-    [added] = [one for one in events if one["type"] == "response.output_text.annotation.added"]
-    assert (added["annotation"], added["annotation_index"]) == (cited, 0)
-    assert events[-1]["response"] == whole
-    [text] = whole["output"][0]["content"]
-    assert (text["text"], text["annotations"]) == ("It is so [1].", [cited])
 
 
 async def test_texts_that_arrive_together_are_one_write() -> None:

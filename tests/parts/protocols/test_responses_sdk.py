@@ -9,23 +9,11 @@ from openai.types.responses import Response
 from pydantic import BaseModel
 
 from tests.account import open_account
-from tests.loopback import ROLE, STOP, LoopbackUpstream, Pause, Sse, chunk, said, usage_chunk, usage_of
-from tests.raw_client import RawClient, read_until
+from tests.loopback import ROLE, STOP, LoopbackUpstream, Sse, chunk, said, usage_chunk, usage_of
 from tests.service import Service
-from tests.service_config import ServiceSpec
 from tests.transcripts.upstreams import scripted
 
-PATH = "/v1/responses"
 TOOL: Any = {"type": "function", "name": "look", "parameters": {"type": "object"}, "strict": False}
-PIXEL = "data:image/gif;base64,R0lGODlhAQABAAAAACw="
-SEEING_TOML = """
-[[classes.mezzo.routes]]
-provider = "loopback"
-model = "sees"
-context_tokens = 100_000
-max_output_tokens = 8_192
-vision = true
-"""
 
 
 class Person(BaseModel):
@@ -98,31 +86,6 @@ def test_structured_output_is_parsed(client: openai.OpenAI, upstream: LoopbackUp
     assert (form["type"], form["json_schema"]["name"], form["json_schema"]["strict"]) == ("json_schema", "Person", True)
 
 
-def test_an_image_goes_to_a_model_that_sees(shared_upstream: LoopbackUpstream) -> None:
-    """In the form that a chat has it."""
-    image = {"type": "input_image", "image_url": PIXEL, "detail": "low"}
-    content: Any = [{"type": "input_text", "text": "what"}, image]
-    shared_upstream.reset()
-    with Service(ServiceSpec({"loopback": shared_upstream.base_url}, {}, SEEING_TOML)) as seeing:
-        body = {"model": "gpt-5-mini", "input": [{"role": "user", "content": content}]}
-        reply = RawClient(seeing.port, seeing.key).request("POST", PATH, json.dumps(body).encode())
-    assert reply.status == 200
-    [_, message] = shared_upstream.requests[-1].json["messages"]
-    assert message["content"][1] == {"type": "image_url", "image_url": {"url": PIXEL, "detail": "low"}}
-
-
-def test_a_file_is_read_here(client: openai.OpenAI, upstream: LoopbackUpstream) -> None:
-    """Its text is in the prompt, as for a chat."""
-    file: Any = {
-        "type": "input_file",
-        "filename": "a.txt",
-        "file_data": "data:text/plain;base64,VGhlIGNvZGUgaXMgNzE4Lg==",
-    }
-    response = client.responses.with_raw_response.create(model="forte", input=[{"role": "user", "content": [file]}])
-    assert response.headers["x-cadenza-grounding"] == "attachments=1"
-    assert b"The code is 718." in upstream.requests[-1].body
-
-
 def test_errors_are_those_of_the_sdk(service: Service, client: openai.OpenAI) -> None:
     """400, 401 and 402 in the shape of every other error."""
     with pytest.raises(openai.BadRequestError, match="Nothing is stored here"):
@@ -136,44 +99,11 @@ def test_errors_are_those_of_the_sdk(service: Service, client: openai.OpenAI) ->
     assert (caught.value.status_code, caught.value.type) == (402, "insufficient_quota")
 
 
-TOO_LONG = 'status:400{"error":{"message":"prompt is too long: 300000 tokens > 200000 maximum"}}'
-
-
-@pytest.mark.parametrize(
-    ("reply", "said", "sentence"),
-    [
-        ('"half" reset', "half", "broke off"),
-        (TOO_LONG, "", "context_length_exceeded: .* 200000 tokens. .* 300000 tokens"),
-    ],
-    ids=["broken", "too long"],
-)
-def test_a_stream_that_fails_raises(
-    client: openai.OpenAI, upstream: LoopbackUpstream, reply: str, said: str, sentence: str
-) -> None:
+def test_a_stream_that_fails_raises(client: openai.OpenAI, upstream: LoopbackUpstream) -> None:
     """The caller gets the text so far and then an APIError with our sentence."""
-    upstream.script(scripted(reply))
+    upstream.script(scripted('"half" reset'))
     heard: list[str] = []
     stream = client.responses.create(model="forte", input="hi", stream=True)
-    with stream, pytest.raises(openai.APIError, match=sentence):
+    with stream, pytest.raises(openai.APIError, match="broke off"):
         heard.extend(event.delta for event in stream if event.type == "response.output_text.delta")
-    assert "".join(heard) == said
-
-
-def test_leaving_costs_what_was_delivered(service: Service, upstream: LoopbackUpstream) -> None:
-    """A client that disconnects closes the upstream, and pays as much as on the chat path."""
-    spent = list[int]()
-    bodies: dict[str, Any] = {
-        PATH: {"input": "hi"},
-        "/v1/chat/completions": {"messages": [{"role": "user", "content": "hi"}]},
-    }
-    for path, body in bodies.items():
-        upstream.script(Sse([ROLE, said("one two three"), Pause()]))
-        with open_account(service) as account:
-            sent = json.dumps({"model": "forte", "stream": True, **body}).encode()
-            with account.api.connect() as connection:
-                connection.sendall(account.api.head("POST", path, f"content-length: {len(sent)}") + sent)
-                read_until(connection, b"one two three")
-            upstream.wait_for_disconnect()
-            account.wait_until_ended()
-            spent.append(account.spent_nano)
-    assert spent[0] == spent[1] > 0
+    assert heard == ["half"]

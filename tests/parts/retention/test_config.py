@@ -5,8 +5,10 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from docs.writers.settings import example_config
+
 from cadenza.config import Settings, load_settings
-from cadenza.config.write import example_config, write_config
+from cadenza.config.write import write_config
 from cadenza.parts.grounding.settings import GroundingSettings
 from cadenza.parts.retention.canaries import CanarySet
 from cadenza.parts.retention.config import PrivateConfig

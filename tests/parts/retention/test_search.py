@@ -141,7 +141,7 @@ def test_what_cannot_be_decompressed_is_told(canaries: CanarySet, canary: Canary
     locked = bytearray(zipped("text"))
     locked[6] |= 1
     place = search(
-        canaries, b"\x28\xb5\x2f\xfd" + bytes(50) + locked + gzip.compress(bytes(UNPACKED_BYTES_MAX + 2**23))
+        canaries, b"\x28\xb5\x2f\xfd" + bytes(50) + locked + gzip.compress(bytes(UNPACKED_BYTES_MAX + 2**23), 1)
     )
     kinds = [reason.removeprefix("a.log: ").partition(" data")[0] for reason in place.skipped]
     assert kinds == ["Zstandard", "ZIP", "gzip"]

@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from docs.writers.settings import example_config
 
 from cadenza.config import load_settings
 from cadenza.config.reader import keys_of
 from cadenza.config.settings import ConfigFile
-from cadenza.config.write import Off, example_config, write_config
+from cadenza.config.write import Off, write_config
 from cadenza.core.config_keys import ConfigTable
 
 

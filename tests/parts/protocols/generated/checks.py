@@ -352,6 +352,7 @@ def check_message(streamed: Any, whole: Any, said: Said, reply: GeneratedReply) 
         call["input"] = decoded(arguments) and call["input"]
     assert counted(said_in_message(streamed), reply) == counted(expected, reply)
     assert streamed["content"], "Claude Code asks again after a stream without any block"
+    assert whole["content"]
     assert whole["usage"].get("cost") == said.counts[3] or not reply.is_counted
 
 
@@ -366,7 +367,8 @@ def decoded(arguments: str) -> Any:
 def check_broken_message(events: Events, said: Said, reply: GeneratedReply) -> None:
     """It is the beginning of what was said: a text beside calls waits for their end, and one call for another."""
     name, data = events.pop()
-    assert (name, set(json.loads(data))) == ("error", {"type", "error", "request_id"})
+    told = json.loads(data)
+    assert (name, set(told), told["request_id"]) == ("error", {"type", "error", "request_id"}, "req-1")
     blocks = assemble_message(events)["content"]
     assert (said.text + said.refusal).startswith(join(blocks, "text", "text"))
     assert (said.thinking if reply.shows_thinking else "").startswith(join(blocks, "thinking", "thinking"))

@@ -1,4 +1,4 @@
-"""Writes the table of docs/privacy.md from the schema: `python -m cadenza.store.privacy`."""
+"""The table of docs/privacy.md, from the schema."""
 
 from collections.abc import Iterable
 from itertools import groupby
@@ -44,7 +44,3 @@ def _left_out(meanings: dict[str, Meaning]) -> str:
 
 def _names(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
-
-
-if __name__ == "__main__":
-    PAGE.write_text(with_table(PAGE.read_text()))

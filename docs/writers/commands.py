@@ -1,9 +1,8 @@
-"""Writes docs/commands.md from the help of the commands: `python -m cadenza.cli.write`."""
+"""docs/commands.md, from the help of the commands."""
 
 import re
 from collections.abc import Iterator
 from itertools import chain, starmap
-from pathlib import Path
 
 import click
 
@@ -97,7 +96,3 @@ def _row(option: click.Option, context: click.Context) -> str:
     meaning = f"{option.help}{f' {numbers[1]} to {numbers[2]}.' if numbers else ''}"
     cells = [cell.replace("|", "\\|") for cell in (f"`{record[0]}`", default, meaning)]
     return f"| {' | '.join(cells)} |\n"
-
-
-if __name__ == "__main__":
-    Path("docs/commands.md").write_text(commands_page())

@@ -1,0 +1,1 @@
+"""Writes the pages that follow from the program: `make docs`."""
