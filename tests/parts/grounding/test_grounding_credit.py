@@ -1,6 +1,5 @@
-"""Grounding spends nothing for requests that are not served, and what it leaves to the model is paid for."""
+"""Grounding spends nothing for requests that are not served."""
 
-import base64
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,14 +7,13 @@ import pytest
 
 from cadenza.core.money import parse_dollars
 from cadenza.core.records import Cap
-from tests.loopback import Json, LoopbackUpstream, Pause, Raw, completion
+from tests.loopback import Json, LoopbackUpstream, Pause, Raw
 from tests.raw_client import RawClient
 from tests.service import EMAIL, Service
 from tests.service_config import RouteSpec, ServiceSpec
 
 QUESTION = [{"role": "user", "content": "Search the web: what is the latest news about the Zurbaran form?"}]
-FILE_BYTES = 1_500_000
-CENT_NANO = 10_000_000
+NO_PDF = {"type": "file", "file": {"filename": "plan.pdf", "file_data": "data:application/pdf;base64,QUJD"}}
 SHORT_ANSWER_NANO = 200_000  # pays for the question and a few words, not for a page
 
 
@@ -88,7 +86,7 @@ def test_a_repeated_idempotency_key_makes_no_search(
     assert first.status == 200
     news = [{"role": "user", "content": "Search the web: what is new about Ada Lark?"}]
     before = (searches(searching), len(engine.requests))
-    for messages in (QUESTION, news, [{"role": "user", "content": [file_part(b"not a PDF")]}]):
+    for messages in (QUESTION, news, [{"role": "user", "content": [NO_PDF]}]):
         assert first.headers["x-request-id"] in api.post({"messages": messages}, once).error(409)
     assert (searches(searching), len(engine.requests)) == before
     assert api.post({"messages": news}, {"idempotency-key": "twice"}).status == 200
@@ -104,25 +102,3 @@ def test_a_request_without_a_slot_makes_no_search(searching: Service, upstream: 
         before = searches(searching)
         assert "saturated" in api.chat(messages=QUESTION).error(429, "rate_limit_error")
         assert searches(searching) == before
-
-
-def test_files_that_are_not_read_here_are_paid_for(
-    shared_upstream: LoopbackUpstream, upstream: LoopbackUpstream
-) -> None:
-    """With attachments off they go to the model: credit is held for them, and the upstream's count is charged."""
-    routes = {"forte": [RouteSpec("loopback", more_toml="files = true\n")]}
-    spec = ServiceSpec({"loopback": shared_upstream.base_url}, routes, "[grounding]\nattachments = false\n")
-    messages = [{"role": "user", "content": [file_part(b"\x00" * FILE_BYTES)]}]
-    tokens = FILE_BYTES // 240
-    upstream.always(Json(completion("hi", usage={"prompt_tokens": tokens, "completion_tokens": 1})))
-    with Service(spec) as service:
-        poor = RawClient(service.port, service.create_key(service.create_account(CENT_NANO // 2)))
-        assert "prompt tokens" in poor.chat(messages=messages).error(402, "insufficient_quota")
-        assert upstream.requests == []
-        reply = RawClient(service.port, service.key).chat(messages=messages)
-        assert reply.json["usage"]["prompt_tokens"] == tokens
-
-
-def file_part(data: bytes) -> dict[str, Any]:
-    file_data = f"data:application/pdf;base64,{base64.b64encode(data).decode()}"
-    return {"type": "file", "file": {"filename": "plan.pdf", "file_data": file_data}}

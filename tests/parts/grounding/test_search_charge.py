@@ -1,4 +1,4 @@
-"""A web search is charged as a line of its own, has a limit per account and day, and tells when it failed."""
+"""A web search: when it is made, its charge as a line of its own, its limit per account and day, and its failures."""
 
 import json
 import socket
@@ -40,7 +40,7 @@ def engine(shared_engine: ScriptedSearxng) -> ScriptedSearxng:
 @pytest.fixture(scope="module")
 def searching(shared_engine: ScriptedSearxng, shared_upstream: LoopbackUpstream) -> Iterator[Service]:
     """A search has a price, and an account has few of them."""
-    routes = {class_id: [RouteSpec("loopback", class_id)] for class_id in ("mezzo", "forte")}
+    routes = {"forte": [RouteSpec("loopback")]}
     toml = f'{shared_engine.toml}timeout_s = 60\nprice = "0.005"\nsearches_per_day = {PER_DAY}\n'
     with Service(ServiceSpec({"loopback": shared_upstream.base_url}, routes, toml)) as service:
         yield service
@@ -55,20 +55,14 @@ class Asker:
         self.api = RawClient(service.port, self.key)
         self._database = service.folder / "data" / "cadenza.db"
 
-    def ask(self, topic: str = "the Zurbaran form", class_id: str = "forte") -> str:
+    def ask(self, topic: str = "the Zurbaran form") -> str:
+        return self.say(f"Search the web: what is the latest news about {topic}?")
+
+    def say(self, content: str) -> str:
         """What the header of the reply says."""
-        content = f"Search the web: what is the latest news about {topic}?"
-        reply = self.api.chat(model=class_id, messages=[{"role": "user", "content": content}])
+        reply = self.api.chat(messages=[{"role": "user", "content": content}])
         assert reply.status == 200, reply.body
         return reply.headers.get("x-cadenza-grounding", "")
-
-    @property
-    def completion_tokens(self) -> list[int]:
-        """Of each charge."""
-        rows = """SELECT u.completion_tokens FROM usage u JOIN accounts a ON a.id = u.account_id
-            WHERE a.email = ? AND u.cost_nano > 0"""
-        with closing(sqlite3.connect(self._database)) as store:
-            return [tokens for (tokens,) in store.execute(rows, (self.email,))]
 
     @property
     def charges(self) -> list[tuple[str, int]]:
@@ -83,9 +77,35 @@ class Asker:
         return [cost_nano for class_id, cost_nano in self.charges if class_id == "search"]
 
 
-def test_a_search_is_a_line_of_its_own(searching: Service, engine: ScriptedSearxng, upstream: LoopbackUpstream) -> None:
+@pytest.fixture
+def asker(searching: Service, engine: ScriptedSearxng, upstream: LoopbackUpstream) -> Asker:
+    return Asker(searching)
+
+
+def test_the_words_of_a_message_decide(asker: Asker, engine: ScriptedSearxng, upstream: LoopbackUpstream) -> None:
+    """Without a model call: the upstream sees the requests alone, and a settled question is not searched."""
+    assert asker.say("Explain how photosynthesis works.") == ""
+    assert asker.say("What is the weather in Bergen today?") == "search=1"
+    assert (len(upstream.requests), len(engine.queries)) == (2, 1)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_page_that_could_not_be_read_is_not_cited(
+    asker: Asker, searching: Service, upstream: LoopbackUpstream, stream: bool
+) -> None:
+    """The model is told so. No header, annotation or metric says that something was added."""
+    text = "Summarise http://10.1.2.3/a please"
+    reply = asker.api.chat(messages=[{"role": "user", "content": text}], stream=stream)
+    assert (reply.status, reply.headers.get("x-cadenza-grounding")) == (200, None)
+    assert b"annotations" not in reply.body
+    content = upstream.requests[-1].json["messages"][-1]["content"]
+    assert content.startswith("The page http://10.1.2.3/a could not be read")
+    assert content.endswith(text)
+    assert 'cadenza_grounding_total{part="search",result="nothing"}' in searching.process.get("/metrics")[1]
+
+
+def test_a_search_is_a_line_of_its_own(asker: Asker, searching: Service) -> None:
     """The ledger has the search and the chat; usage by model shows the search without tokens; the check holds."""
-    asker = Asker(searching)
     assert asker.ask() == "search=1"
     assert [class_id for class_id, _ in asker.charges] == ["search", "forte"]
     assert asker.searches == [PRICE_NANO]
@@ -100,11 +120,8 @@ def test_a_search_is_a_line_of_its_own(searching: Service, engine: ScriptedSearx
     assert searching.cli("ledger", "check").returncode == 0
 
 
-def test_a_request_that_asks_for_a_search_gets_one(
-    searching: Service, engine: ScriptedSearxng, upstream: LoopbackUpstream
-) -> None:
+def test_a_request_that_asks_for_a_search_gets_one(asker: Asker) -> None:
     """`web_search_options` searches for any question, and is charged; without a search it is named."""
-    asker = Asker(searching)
     haiku = {"messages": [{"role": "user", "content": "Write a haiku about rain."}], "web_search_options": {}}
     reply = asker.api.chat(**haiku)
     assert reply.headers["x-cadenza-grounding"] == "search=1"
@@ -116,11 +133,9 @@ def test_a_request_that_asks_for_a_search_gets_one(
 
 
 @pytest.mark.parametrize("kind", ["web_search", "web_search_preview"])
-def test_a_tool_that_searches_is_our_search(
-    searching: Service, engine: ScriptedSearxng, upstream: LoopbackUpstream, kind: str
-) -> None:
+def test_a_tool_that_searches_is_our_search(asker: Asker, kind: str) -> None:
     """Alone it is the search that decides by itself; beside another tool it is dropped and named."""
-    asker, other = Asker(searching), {"type": "function", "name": "look"}
+    other = {"type": "function", "name": "look"}
 
     def respond(content: str, *tools: dict[str, str]) -> Reply:
         body = {"model": "forte", "input": content, "tools": [{"type": kind}, *tools]}
@@ -135,11 +150,9 @@ def test_a_tool_that_searches_is_our_search(
     assert asker.searches == [PRICE_NANO]
 
 
-def test_the_chat_page_shows_the_cost_with_the_search(
-    searching: Service, engine: ScriptedSearxng, upstream: LoopbackUpstream
-) -> None:
+def test_the_chat_page_shows_the_cost_with_the_search(asker: Asker, searching: Service) -> None:
     """The cost below a reply is what the account paid for it, the search included."""
-    asker, visitor = Asker(searching), Visitor(searching.port)
+    visitor = Visitor(searching.port)
     visitor.sign_in(asker.email)
     content = "Search the web: what is the latest news about the cost?"
     reply = ChatClient(visitor).send(messages=[{"role": "user", "content": content}])
@@ -147,9 +160,8 @@ def test_the_chat_page_shows_the_cost_with_the_search(
     assert asker.searches == [PRICE_NANO]
 
 
-def test_a_client_that_leaves_pays_for_the_search(searching: Service, engine: ScriptedSearxng) -> None:
+def test_a_client_that_leaves_pays_for_the_search(asker: Asker, searching: Service, engine: ScriptedSearxng) -> None:
     """The engine was asked, so the search is charged although its client left before the answer."""
-    asker = Asker(searching)
     engine.answer = None
     body = json.dumps({"model": "forte", "messages": [{"role": "user", "content": "Search the web for the leaver"}]})
     head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {asker.key}\r\n"
@@ -161,30 +173,25 @@ def test_a_client_that_leaves_pays_for_the_search(searching: Service, engine: Sc
 
 
 def test_a_search_that_fails_is_told_and_free(
-    searching: Service, engine: ScriptedSearxng, upstream: LoopbackUpstream
+    asker: Asker, engine: ScriptedSearxng, upstream: LoopbackUpstream
 ) -> None:
     """The client gets `search=failed` and the model a sentence; the account pays for the chat alone."""
-    asker = Asker(searching)
     engine.answer = (500, "text/plain", b"")
     assert asker.ask("a search that fails") == "search=failed"
     assert "A search for my question failed." in upstream.requests[-1].json["messages"][-1]["content"]
     assert [class_id for class_id, _ in asker.charges] == ["forte"]
 
 
-def test_searches_have_a_limit_per_account(
-    searching: Service, engine: ScriptedSearxng, upstream: LoopbackUpstream
-) -> None:
+def test_searches_have_a_limit_per_account(asker: Asker, searching: Service, engine: ScriptedSearxng) -> None:
     """Beyond it the engine is not asked, and nothing is charged for it; another account can still search."""
-    asker = Asker(searching)
     headers = [asker.ask(f"topic {number}") for number in range(PER_DAY + 1)]
     assert headers == ["search=1"] * PER_DAY + ["search=failed"]
     assert len(asker.searches) == len(engine.queries) == PER_DAY
     assert Asker(searching).ask("topic 1") == "search=1"
 
 
-def test_a_higher_limit_counts_at_once(searching: Service, engine: ScriptedSearxng, upstream: LoopbackUpstream) -> None:
+def test_a_higher_limit_counts_at_once(asker: Asker, searching: Service) -> None:
     """An account that has used up its searches can search again after a reload with a higher limit."""
-    asker = Asker(searching)
     assert [asker.ask(f"a limit {number}") for number in range(PER_DAY + 1)][-1] == "search=failed"
     text = searching.config.read_text()
     searching.config.write_text(text.replace(f"searches_per_day = {PER_DAY}", f"searches_per_day = {2 * PER_DAY}"))
@@ -196,13 +203,11 @@ def test_a_higher_limit_counts_at_once(searching: Service, engine: ScriptedSearx
         searching.reload()
 
 
-def test_a_kept_result_is_charged_like_a_search(
-    searching: Service, engine: ScriptedSearxng, upstream: LoopbackUpstream
-) -> None:
+def test_a_kept_result_is_charged_like_a_search(asker: Asker, searching: Service, engine: ScriptedSearxng) -> None:
     """The engine is asked once for two accounts with the same question, and both pay: neither learns of the other."""
-    first, second = Asker(searching), Asker(searching)
-    assert [asker.ask("one question of two") for asker in (first, second)] == ["search=1"] * 2
-    assert (len(engine.queries), first.searches, second.searches) == (1, [PRICE_NANO], [PRICE_NANO])
+    other = Asker(searching)
+    assert [one.ask("one question of two") for one in (asker, other)] == ["search=1"] * 2
+    assert (len(engine.queries), asker.searches, other.searches) == (1, [PRICE_NANO], [PRICE_NANO])
 
 
 @pytest.mark.parametrize("is_capped", [False, True], ids=["credit", "cap"])
@@ -218,10 +223,9 @@ def test_a_search_never_costs_the_answer(
 
 
 def test_a_repeated_request_pays_for_its_search_once(
-    searching: Service, engine: ScriptedSearxng, upstream: LoopbackUpstream
+    asker: Asker, searching: Service, upstream: LoopbackUpstream
 ) -> None:
     """A retry with the key of a request that its model refused is answered, with sources that are paid for."""
-    asker = Asker(searching)
     body = {
         "model": "forte",
         "messages": [{"role": "user", "content": "Search the web: what is the latest news about retries?"}],

@@ -10,7 +10,7 @@ import pkgutil
 import random
 import re
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import date, datetime, time, timedelta
 
 import fpdf
@@ -157,7 +157,7 @@ def pdf_with_cmap(cmap: str, text: str) -> bytes:
     descriptor = b"/Flags 4/FontBBox[0 0 1000 1000]/ItalicAngle 0/Ascent 800/Descent -200/StemV 80/CapHeight 700"
     resources = b"<</Font<</F1 5 0 R/F2 9 0 R>>/XObject<</I1 10 0 R/I2 11 0 R>>>>"
     system = b"<</Registry(Adobe)/Ordering(GB1)/Supplement 2>>"
-    return _pdf(
+    return made.make_raw_pdf(
         [
             b"<</Type/Catalog/Pages 2 0 R/AcroForm<</Fields[8 0 R]/XFA(x)>>/OpenAction<</S/JavaScript/JS(x)>>>>",
             b"<</Type/Pages/Kids[3 0 R]/Count 1>>",
@@ -176,17 +176,6 @@ def pdf_with_cmap(cmap: str, text: str) -> bytes:
 
 def _stream(entries: bytes, data: bytes) -> bytes:
     return b"<<%b/Length %d>>stream\n%b\nendstream" % (entries, len(data), data)
-
-
-def _pdf(objects: Sequence[bytes]) -> bytes:
-    made, places = b"%PDF-1.7\n", list[int]()
-    for number, one in enumerate(objects, 1):
-        places.append(len(made))
-        made += b"%d 0 obj\n%b\nendobj\n" % (number, one)
-    table = b"".join(b"%010d 00000 n \n" % place for place in places)
-    head = b"xref\n0 %d\n0000000000 65535 f \n" % (len(objects) + 1)
-    trailer = b"trailer\n<</Size %d/Root 1 0 R>>\nstartxref\n%d\n%%%%EOF" % (len(objects) + 1, len(made))
-    return made + head + table + trailer
 
 
 def odd_files() -> Iterator[tuple[str, bytes]]:

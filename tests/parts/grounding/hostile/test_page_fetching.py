@@ -48,16 +48,10 @@ def repeating(head: bytes, part: bytes) -> Script:
     return script
 
 
-def dripping(head: bytes) -> Script:
-    """The head, and then byte after byte, each on its own."""
-
+def breaking_off(part: bytes) -> Script:
     async def script(visit: Visit) -> None:
-        try:
-            await visit.say(head)
-            while True:
-                await visit.say(b"x")
-        except ConnectionError:
-            visit.left.set()
+        await visit.say(part)
+        visit.left.set()
 
     return script
 
@@ -102,31 +96,16 @@ BROKEN: dict[str, Script] = {
         HTML + b"content-length: 2\r\ntransfer-encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n"
     ),
     "a length that is no number": saying(HTML + b"content-length: two\r\n\r\nhi"),
+    "a body that breaks off": breaking_off(HTML + b"content-length: 100\r\n\r\nhalf"),
+    "a chunk that breaks off": breaking_off(CHUNKED + b"64\r\nhalf"),
     "an unknown transfer coding": saying(HTML + b"transfer-encoding: gzip\r\n\r\nhi"),
 }
 
 
 @pytest.mark.parametrize("case", BROKEN)
 async def test_an_answer_that_is_broken(case: str) -> None:
-    """What is not HTTP, has a head or framing without end, or frames its body in two ways is given up."""
+    """What is not HTTP, has a head or framing without end, frames its body in two ways or breaks off is given up."""
     assert await failure_reason(BROKEN[case]) == "broken"
-
-
-BREAKING_OFF = {
-    "a length": HTML + b"content-length: 100\r\n\r\nhalf",
-    "a chunk": CHUNKED + b"64\r\nhalf",
-}
-
-
-@pytest.mark.parametrize("case", BREAKING_OFF)
-async def test_an_answer_that_breaks_off(case: str) -> None:
-    """A body that is shorter than its length says is not taken for the page."""
-
-    async def script(visit: Visit) -> None:
-        await visit.say(BREAKING_OFF[case])
-        visit.left.set()
-
-    assert await failure_reason(script) == "broken"
 
 
 async def test_more_bytes_than_the_length_says() -> None:
@@ -140,8 +119,8 @@ async def test_more_bytes_than_the_length_says() -> None:
 SLOW: dict[str, Script] = {
     "silence": saying(),
     "silence after the head": saying(HTML + b"\r\n"),
-    "a body that drips": dripping(HTML + b"\r\n"),
-    "a head that drips": dripping(OK + b"x-header: "),
+    "a body that drips": repeating(HTML + b"\r\n", b"x"),
+    "a head that drips": repeating(OK + b"x-header: ", b"x"),
 }
 
 
@@ -168,7 +147,7 @@ async def test_a_page_that_is_slow(case: str, monkeypatch: pytest.MonkeyPatch) -
 async def test_a_slow_robots_txt(monkeypatch: pytest.MonkeyPatch) -> None:
     """The time of a page includes its robots.txt."""
     clock = Clock(asyncio.get_running_loop(), monkeypatch, is_stopped=True)
-    script = serving({"/robots.txt": dripping(OK + b"\r\n")})
+    script = serving({"/robots.txt": repeating(OK + b"\r\n", b"x")})
     assert await reason_in_time(script, "/robots.txt", clock) == "timeout"
 
 
