@@ -12,10 +12,15 @@ from cadenza.store.store import Store, Transaction
 from cadenza.store.tables import accounts, keys
 from cadenza.store.tables.accounts import Account
 from cadenza.store.tables.keys import NewKey
-from cadenza.store.tables.metered import SUM_UP
+from cadenza.store.tables.metered import KEY, OF_REQUEST, SUMS
 
 NOW_MS = 1_800_000_000_000
 DOLLAR_NANO = 1_000_000_000
+SUM_UP = (
+    f"INSERT INTO usage_days ({', '.join((*KEY, *SUMS))}) SELECT {', '.join(OF_REQUEST.values())}, "
+    f"{', '.join(f'CAST(SUM({sql}) AS BIGINT)' for sql in SUMS.values())} FROM usage GROUP BY "
+    f"{', '.join(OF_REQUEST.values())}"
+)
 
 
 async def add_account(store: Store, account_id: str = "acct_a", created_at: int = NOW_MS) -> Account:
@@ -50,13 +55,13 @@ async def rows_of(store: Store, table: Table) -> list[Any]:
 def sum_up(tx: Transaction) -> None:
     """Make the sums by day those of the metering rows, which a test has written itself."""
     tx.change(Statement(text("DELETE FROM usage_days")), {})
-    tx.change(SUM_UP, {})
+    tx.change(Statement(text(SUM_UP)), {})
 
 
 def sum_up_file(database: sqlite3.Connection) -> None:
     """The same, in the file of a SQLite store."""
     database.execute("DELETE FROM usage_days")
-    database.execute(SUM_UP.sqlite_text)
+    database.execute(SUM_UP)
 
 
 async def run_sql(store: Store, *statements: str) -> None:

@@ -73,7 +73,7 @@ async def test_a_candidate_does_not_weaken_what_a_class_demands(seeded: Store) -
     with pytest.raises(ControlError, match="zero retention by API, and acme/large does not demand it"):
         await promote(seeded, "forte", rules, forced(OLD), ANN, NOW_MS)
     await roll_back(seeded, "forte", RULES, RollbackOrder(to=1), ANN, NOW_MS)
-    with pytest.raises(ControlError, match="Version 2 demands zero retention by API of the provider 'acme'"):
+    with pytest.raises(ControlError, match=r"Version 2 .* demands zero retention by API of the provider 'acme'"):
         await roll_back(seeded, "forte", RULES, RollbackOrder(to=2), ANN, NOW_MS)
 
 

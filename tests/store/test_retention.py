@@ -13,7 +13,7 @@ from cadenza.parts.site.tables import links
 from cadenza.parts.site.tables import sessions as session_rows
 from cadenza.parts.site.tables.links import Link
 from cadenza.parts.site.tables.sessions import Session
-from cadenza.store.schema import audit_events, sessions, usage
+from cadenza.store.schema import audit_events, retention, sessions, usage
 from cadenza.store.store import Store, StoreRefused
 from cadenza.store.tables import expired_rows
 from cadenza.store.tables.audit_events import AuditEvent, add
@@ -56,8 +56,8 @@ async def test_what_is_older_than_the_limits_goes(store: Store) -> None:
     kept = {(row.event, row.account_id) for row in await rows_of(store, audit_events)}
     assert kept == {("key.day31", None), ("key.day29", "acct_a")}
     assert [row.started_at for row in await rows_of(store, usage)] == [NOW_MS - 39 * DAY_MS]
-    states, oldest = await expired_rows.read_states(store), await expired_rows.read_oldest(store)
-    assert states["usage"].kept_from == NOW_MS - NOW_MS % DAY_MS - 40 * DAY_MS
+    states, oldest = await rows_of(store, retention), await expired_rows.read_oldest(store)
+    assert {one.name: one.kept_from for one in states}["usage"] == NOW_MS - NOW_MS % DAY_MS - 40 * DAY_MS
     assert (oldest["sessions"], oldest["usage"]) == (NOW_MS - 4 * DAY_MS, NOW_MS - 39 * DAY_MS)
 
 

@@ -3,6 +3,7 @@
 import json
 import re
 from ipaddress import IPv6Network, ip_address, ip_network
+from typing import Any
 from urllib.parse import urlsplit
 
 from cadenza.core.chat import SAMPLING
@@ -45,6 +46,12 @@ def zero(sentence: str) -> ValueCheck:
         return value
 
     return ValueCheck(sentence.removeprefix("must be "), read)
+
+
+def read_table(value: object) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise CheckError(f"must be a table, not {type_name(value)}")
+    return value
 
 
 def read_address(value: object) -> str:
@@ -90,9 +97,7 @@ def read_passed(name: str) -> str:
 
 def read_json_fields(value: object) -> str:
     """Further fields of a request, as a JSON object."""
-    if not isinstance(value, dict):
-        raise CheckError(f"must be a table, not {type_name(value)}")
-    for name in value:
+    for name in read_table(value):
         read_omitted(name)
     try:
         return json.dumps(value, allow_nan=False)
@@ -102,16 +107,15 @@ def read_json_fields(value: object) -> str:
 
 def read_aliases(value: object) -> dict[str, str]:
     """Model names, each with the class that serves it."""
-    if not isinstance(value, dict):
-        raise CheckError(f"must be a table, not {type_name(value)}")
-    for name, class_id in value.items():
+    table = read_table(value)
+    for name, class_id in table.items():
         if not ALIAS.fullmatch(name):
             raise CheckError(f'"{name}" cannot be an alias: a model name has letters, digits and ._:/@-, and * for any')
         if name in ALIASED:
             raise CheckError(f'"{name}" is the name of a class')
         if class_id not in ALIASED:
             raise CheckError(f'"{name}" must stand for {", ".join(ALIASED[:-1])} or {ALIASED[-1]}')
-    return dict(value)
+    return table
 
 
 def read_network(item: str) -> str:

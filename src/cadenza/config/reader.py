@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar, Union, get_args, get_
 
 import msgspec
 
-from cadenza.config.checks import VARIABLE_NAME, Secret
+from cadenza.config.checks import VARIABLE_NAME, Secret, read_table
 from cadenza.config.lines import KeyPath, find_lines
 from cadenza.config.proxies import proxy_for
 from cadenza.core.config_keys import (
@@ -198,7 +198,7 @@ class ConfigReader:
         if key.section and key.shape == "tables":
             return tuple(self.read(key.section, item, (*at, index)) for index, item in enumerate(_tables(value)))
         if key.section and key.shape == "named":
-            return self._named(key.section, key.name in BY_CLASS, _table(value), at)
+            return self._named(key.section, key.name in BY_CLASS, read_table(value), at)
         if key.switch and not isinstance(value, dict):
             value = _switched(key.switch, value)
         if key.section:
@@ -215,7 +215,7 @@ class ConfigReader:
         return path
 
     def _named(self, section: type[S], is_by_class: bool, table: Table, at: KeyPath) -> dict[str, S]:
-        tables = {name: self.attempt((*at, name), _table, one) for name, one in table.items()}
+        tables = {name: self.attempt((*at, name), read_table, one) for name, one in table.items()}
         known = {name: one for name, one in tables.items() if not is_by_class or name in CLASSES}
         for name in (name for name in table if name not in known):
             self.problem((*at, name), NO_CLASS.get(name) or f"unknown class; {suggest(name, CLASSES)}")
@@ -259,12 +259,6 @@ def _unknown(name: str, keys: Mapping[str, ConfigKey]) -> str:
     if name.rsplit("_", maxsplit=1)[-1] in SECRET_WORDS:
         return f"a secret must not be in this file; use {' or '.join(places) or 'the environment'}"
     return GONE.get(name) or f"unknown key; {suggest(name, keys)}"
-
-
-def _table(value: object) -> Table:
-    if not isinstance(value, dict):
-        raise CheckError(f"must be a table, not {type_name(value)}")
-    return value
 
 
 def _switched(switch: Switch, value: object) -> Table:

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from cadenza import parts
-from cadenza.control.class_versions import unenforced
+from cadenza.control.class_versions import require_providers
 from cadenza.core.classes import ClassState, ClassVersion, GateLimits
 from cadenza.core.errors import ControlError
 from cadenza.core.formats import rfc3339
@@ -22,7 +22,6 @@ from cadenza.fleet.changes import make_change
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables import audit_events, class_versions, epochs
 from cadenza.store.tables.audit_events import AuditEvent
-from cadenza.upstreams.dialects import ENFORCE
 
 REASON_CHARS_MAX = 500
 HISTORY_SHOWN = 50
@@ -205,7 +204,7 @@ async def roll_back(
         await store.transact(partial(_lock, class_id=class_id, seen=seen))  # says who came first
     version = await _read_version(store, class_id, _rollback_target(state, order.to))
     _refuse_never_served(state, version)
-    _refuse_unfit_providers(version, rules)
+    require_providers(version, rules.providers, is_served=False)
     detail = f"version {version.number} instead of {served}{reason}"
     event = AuditEvent(now_ms, by, "class.rollback", subject=class_id, detail=detail)
     return await _change(store, state, state.serving(version, is_rollback=True), event)
@@ -312,19 +311,6 @@ def _refuse_pinned(state: ClassState, rules: ClassRules) -> None:
         raise ControlError(
             f"The config pins '{class_id}' ({rules.pin}): change its routes there, or hand the class over to the store "
             f"with 'cadenza class adopt {class_id}'."
-        )
-
-
-def _refuse_unfit_providers(version: ClassVersion, rules: ClassRules) -> None:
-    if missing := {route.provider for route in version.routes} - rules.providers.keys():
-        names = ", ".join(f"'{name}'" for name in sorted(missing))
-        raise ControlError(
-            f"Version {version.number} needs the provider {names}, which the config does not have: add it there first."
-        )
-    if name := unenforced(version, rules.providers):
-        raise ControlError(
-            f"Version {version.number} demands zero retention by API of the provider '{name}', whose API does not "
-            f"enforce it. {ENFORCE}"
         )
 
 

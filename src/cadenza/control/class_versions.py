@@ -72,7 +72,7 @@ async def resolve(
                 if before:
                     replaced[class_id] = before, served[class_id]
         for state in served.values():
-            require_providers(state, providers)
+            require_providers(state.version, providers)
         for class_id in named:
             require_routes(class_id, served)
         return served
@@ -156,29 +156,21 @@ def require_routes(class_id: str, served: Collection[str]) -> None:
         )
 
 
-def require_providers(state: ClassState, providers: Mapping[str, RetentionBy]) -> None:
-    """ControlError if a provider of the version that is served is missing or enforces too little.
+def require_providers(version: ClassVersion, providers: Mapping[str, RetentionBy], *, is_served: bool = True) -> None:
+    """ControlError if a provider of a version is missing or enforces too little.
 
     `providers` says of each what makes sure of zero retention.
     """
-    version = state.version
+    which = f"Version {version.number} of the class '{version.class_id}'"
     if missing := {route.provider for route in version.routes}.difference(providers):
-        class_id, name = version.class_id, min(missing)
-        raise ControlError(
-            f"Version {version.number} of the class '{class_id}' needs the provider '{name}', which the config "
-            f"does not have. Define [providers.{name}], or run 'cadenza class rollback {class_id}'."
-        )
-    if promising := unenforced(version, providers):
-        raise ControlError(
-            f"Version {version.number} of the class '{version.class_id}' demands zero retention by API of the "
-            f"provider '{promising}', whose API does not enforce it. {ENFORCE}"
-        )
-
-
-def unenforced(version: ClassVersion, providers: Mapping[str, RetentionBy]) -> str | None:
-    """The first provider that must enforce zero retention by its API, as the version demands, and does not."""
+        name, otherwise = min(missing), f", or run 'cadenza class rollback {version.class_id}'" if is_served else ""
+        why = f"{which} needs the provider '{name}', which the config does not have"
+        raise ControlError(f"{why}. Define [providers.{name}]{otherwise}.")
     demanding = (route.provider for route in version.routes if route.retention_by == "api")
-    return next((name for name in demanding if providers[name] != "api"), None)
+    if name := next((name for name in demanding if providers[name] != "api"), ""):
+        raise ControlError(
+            f"{which} demands zero retention by API of the provider '{name}', whose API does not enforce it. {ENFORCE}"
+        )
 
 
 async def announce_reload(store: Store) -> None:

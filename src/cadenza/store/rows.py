@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
 import msgspec
-from sqlalchemy import Boolean, ColumnElement, Table
+from sqlalchemy import Boolean, ColumnElement, FromClause
 
 from cadenza.store.store import Row
 
@@ -20,7 +20,7 @@ class Rows(Generic[T]):
     def __init__(
         self,
         kind: type[T],
-        table: Table,
+        table: FromClause,
         reads: Mapping[str, Callable[[Any], object]] | None = None,
         /,
         **others: ColumnElement[Any],

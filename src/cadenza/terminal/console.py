@@ -34,9 +34,8 @@ month_option = click.option("--month", metavar="YYYY-MM", help="A whole month, U
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
 now_ms = clock.now_ms
 
-Decorator = Callable[[Any], Any]
-
 COLUMN_GAP = "  "
+Decorated = Callable[..., Any]
 NEGATIVE_NUMBER = re.compile(r"-\.?\d.*")
 
 
@@ -54,15 +53,15 @@ class AmountCommand(click.Command):
         return super().parse_args(ctx, [*words, "--", *amounts])
 
 
+def options(*declared: Decorated) -> Decorated:
+    """Arguments and options that several commands have, as one decorator."""
+    return lambda command: reduce(lambda decorated, option: option(decorated), reversed(declared), command)
+
+
 def print_place(kind: type[BaseException], _error: BaseException, trace: TracebackType | None) -> None:
     """For an error that is a bug: where it was raised and its type. Its text could quote content."""
     traceback.print_tb(trace)
     say(f"cadenza: internal error ({kind.__qualname__}). Its text is left out, because it could quote content.")
-
-
-def all_of(*options: Decorator) -> Decorator:
-    """The arguments and options that several commands share, as one decorator."""
-    return lambda command: reduce(lambda made, option: option(made), reversed(options), command)
 
 
 def say(line: str) -> None:

@@ -8,10 +8,10 @@ from cadenza.core.money import format_dollars
 from cadenza.core.records import COMMAND_LINE
 from cadenza.store.tables.accounts import Account
 from cadenza.terminal.configured import settings_option, with_store
-from cadenza.terminal.console import all_of, now_ms, reference_option, say, say_repeated
+from cadenza.terminal.console import now_ms, options, reference_option, say, say_repeated
 
 EXPIRES = "After how many days the rest expires."
-credit_options = all_of(  # of `cadenza account credit`
+credit_options = options(  # of `cadenza account credit`
     click.argument("email"),
     click.argument("amount"),
     click.option("--note", metavar="TEXT", default="", help="The reason, for the ledger."),

@@ -9,10 +9,10 @@ from cadenza.control.account.accounts import create_account
 from cadenza.core.money import format_dollars, parse_dollars
 from cadenza.core.records import DEFAULT_CLASS
 from cadenza.terminal.configured import settings_option, usable_class, with_store
-from cadenza.terminal.console import all_of, now_ms, reference_option, say
+from cadenza.terminal.console import now_ms, options, reference_option, say
 
 FOR_AUTO = "The class that 'auto' means for this account."
-create_options = all_of(  # of `cadenza account create`
+create_options = options(  # of `cadenza account create`
     click.argument("email"),
     click.option("--credit", metavar="DOLLARS", default="0.00", show_default=True, help="Opening credit, in dollars."),
     click.option("--class", "preferred_class", metavar="CLASS", show_default=DEFAULT_CLASS, help=FOR_AUTO),

@@ -92,7 +92,7 @@ async def read_classes(settings: Settings) -> tuple[dict[str, ClassState], list[
     for class_id, state in list(classes.items()):
         given = configured.get(class_id)
         try:
-            require_providers(state, settings.retention_of_providers())
+            require_providers(state.version, settings.retention_of_providers())
         except ControlError as error:
             checks.append(Check("class", "fault", error.message))
             del classes[class_id]

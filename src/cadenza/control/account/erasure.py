@@ -8,9 +8,6 @@ forfeited by a correction, which takes free credit only: while requests hold cre
 SQLite's write-ahead log is emptied, so that it has no trace either.
 """
 
-import asyncio
-import contextlib
-
 import msgspec
 
 from cadenza.control.account.accounts import check_owner, find_account, get_account
@@ -20,7 +17,7 @@ from cadenza.core.records import COMMAND_LINE, Actor
 from cadenza.fleet.changes import make_change
 from cadenza.ledger import credit
 from cadenza.ledger.origins import CreditMove
-from cadenza.store.store import Store, StoreRefused, StoreUnavailable, Transaction
+from cadenza.store.store import Store, Transaction
 from cadenza.store.tables import audit_events, erasure
 from cadenza.store.tables.audit_events import AuditEvent
 
@@ -50,30 +47,6 @@ async def finish_erasures(store: Store) -> bool:
     for erasing in unfinished:
         await erasure.erase_remaining(store, erasing)
     return not unfinished or await store.empty_log()
-
-
-class Erasures:
-    """Finishes erasures in the background, so that a page need not wait for them."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._task: asyncio.Task[None] | None = None
-        self._is_wanted = False
-
-    def finish_soon(self) -> None:
-        """Call it after `begin_erasure`."""
-        self._is_wanted = True
-        if self._task is None:
-            self._task = asyncio.create_task(self._run())
-
-    async def _run(self) -> None:
-        try:
-            with contextlib.suppress(StoreUnavailable, StoreRefused):  # the retention limits come back to it
-                while self._is_wanted:
-                    self._is_wanted = False
-                    await finish_erasures(self._store)
-        finally:
-            self._task = None
 
 
 async def begin_erasure(store: Store, email: str, by: Actor, now_ms: int) -> Erased:

@@ -24,7 +24,7 @@ from cadenza.ledger import check, months, statement
 from cadenza.ledger.export import export
 from cadenza.ledger.lots import list_expiring
 from cadenza.ledger.months import ClosedMonth
-from cadenza.ledger.statement import ChargeDetails, Entry, PeriodSums
+from cadenza.ledger.statement import Entry, PeriodSums
 from cadenza.store.store import Store
 from cadenza.store.tables import usage
 from cadenza.store.tables.accounts import Account
@@ -129,12 +129,6 @@ def explain_entry(entry: Entry) -> str:
     ]
     shown = [f"{what} at {format_dollars(nano * TOKENS_PER_PRICE)}" for what, nano in parts if what != "0 cached"]
     return ", ".join(shown) + " dollars per million"
-
-
-async def find_charge(store: Store, completion_id: str) -> ChargeDetails | None:
-    """The charge of a request of any account, for operators."""
-    is_plain = completion_id.isascii() and completion_id.isprintable()
-    return await statement.find_charge(store, completion_id) if is_plain else None
 
 
 def _parse(cursor: str) -> Cursor:

@@ -20,7 +20,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from cadenza.control.account.erasure import Erasures
+from cadenza.control.account.erasure import finish_erasures
 from cadenza.core.codes import KEY_PREFIX
 from cadenza.core.errors import ControlError, InvalidRequest, render_error
 from cadenza.core.public import to_public
@@ -33,6 +33,7 @@ from cadenza.parts.site.chat.markdown.process import MarkdownRenderer
 from cadenza.parts.site.cookies import ANONYMOUS, CSRF_HEADER, SESSION_COOKIE
 from cadenza.parts.site.docs.openapi import PLATFORM, build_document
 from cadenza.parts.site.docs.reference import Reference
+from cadenza.parts.site.eraser import Eraser
 from cadenza.parts.site.errors import (
     FormTooLarge,
     Missing,
@@ -62,7 +63,6 @@ from cadenza.parts.site.site_map import SITE
 from cadenza.parts.site.tokens import TokenUser, find_token
 from cadenza.parts.site.visit import SAFE_METHODS, Visit, WebContext
 from cadenza.service import Service
-from cadenza.store.sqlite.write_ahead_log import LogEraser
 from cadenza.store.store import StoreUnavailable
 
 PAGE_RATE = Rate(50.0, 300)  # for each client network, which may be a whole office
@@ -117,8 +117,8 @@ def build_site(service: Service, markdown: MarkdownRenderer) -> Starlette:
         sign_ins=SignIns(store, rates, PasswordWork(), signer, sealer),
         passkeys=Passkeys(store, signer),
         mailer=Mailer(store, rates, service.post) if service.post else None,
-        log_eraser=LogEraser(store),
-        erasures=Erasures(store),
+        log_eraser=Eraser(store.empty_log),
+        account_eraser=Eraser(partial(finish_erasures, store)),
         archive_turns=ArchiveTurns(),
     )
     return _build_application(context)

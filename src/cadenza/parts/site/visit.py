@@ -15,7 +15,6 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from cadenza import clock
-from cadenza.control.account.erasure import Erasures
 from cadenza.core.mistakes import describe_mistake
 from cadenza.core.orders import fields_of
 from cadenza.core.rates import Rate
@@ -33,6 +32,7 @@ from cadenza.parts.site.cookies import (
     read_cookie,
 )
 from cadenza.parts.site.docs.reference import ApiDocument, Reference
+from cadenza.parts.site.eraser import Eraser
 from cadenza.parts.site.errors import BadForm, NotSignedIn, TooMany, WrongOrigin
 from cadenza.parts.site.mailer import EmailText, Mailer
 from cadenza.parts.site.operator.ledger_check import LedgerCheck
@@ -44,7 +44,6 @@ from cadenza.parts.site.sign_in.sessions import SignedIn
 from cadenza.parts.site.sign_in.sign_in import SignIns
 from cadenza.parts.site.tokens import TokenUser
 from cadenza.service import Service
-from cadenza.store.sqlite.write_ahead_log import LogEraser
 from cadenza.store.tables.accounts import Account
 
 CHANGE_RATE = Rate(1.0, 120)  # forms and changing requests, for each account
@@ -85,8 +84,8 @@ class WebContext(msgspec.Struct, frozen=True, kw_only=True):
     sign_ins: SignIns
     passkeys: Passkeys
     mailer: Mailer | None
-    log_eraser: LogEraser
-    erasures: Erasures
+    log_eraser: Eraser
+    account_eraser: Eraser
     archive_turns: ArchiveTurns
     export_pace: Pace = msgspec.field(default_factory=Pace)  # of all files and archives that are downloaded
 

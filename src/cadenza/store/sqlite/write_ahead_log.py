@@ -1,9 +1,8 @@
 """SQLite's write-ahead log: checkpoints, which copy it into the database file, and its truncation.
 
-`Checkpoints` keeps the log short while commits go on. `LogEraser` and `empty_log` truncate it, because it otherwise
-keeps erased data until the service stops. That is safe beside a running service: an attempt holds the write lock for
-about a tenth of a second, and writers wait. While another connection reads, the log cannot be truncated; after two
-seconds `empty_log` gives up.
+`Checkpoints` keeps the log short while commits go on. `empty_log` truncates it, because it otherwise keeps erased data
+until the service stops. That is safe beside a running service: an attempt holds the write lock for about a tenth of a
+second, and writers wait. While another connection reads, the log cannot be truncated; after two seconds it gives up.
 """
 
 import asyncio
@@ -14,16 +13,13 @@ from collections.abc import Awaitable, Callable
 from contextlib import closing, suppress
 from pathlib import Path
 
-from cadenza.store.store import Store
-
 CHECKPOINT_ROWS = 5_000  # changed since the last checkpoint: 12 MB of log if requests share commits, 28 if none does
 LOG_PAGES_MAX = 16_000  # 64 MB
 COPY_LOG = "PRAGMA wal_checkpoint(PASSIVE)"
 TRIES = 10
 LOCK_S = 0.1
 PAUSE_S = 0.1
-SOON_S = 1.0  # so that many deletions cause one checkpoint
-PAUSE_S_MAX = 60.0  # during a long read, such as a backup, and on a full disk
+FREE_EVERY_S = 60.0  # on a full disk
 
 
 class Checkpoints:
@@ -51,7 +47,7 @@ class Checkpoints:
 
     def disk_is_full(self) -> None:
         """Call it after a commit that found no space."""
-        if self._task is None and time.monotonic() - self._freed_s >= PAUSE_S_MAX:
+        if self._task is None and time.monotonic() - self._freed_s >= FREE_EVERY_S:
             self._freed_s = time.monotonic()
             self._task = asyncio.create_task(self._free())
 
@@ -71,33 +67,6 @@ class Checkpoints:
     async def _free(self) -> None:
         try:
             await empty_log(self._database)
-        finally:
-            self._task = None
-
-
-class LogEraser:
-    """Empties the log in the background, once for all that was erased in the last second."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._task: asyncio.Task[None] | None = None
-        self._is_wanted = False
-
-    def erase_soon(self) -> None:
-        """Call it after a transaction that erased something."""
-        self._is_wanted = True
-        if self._task is None:
-            self._task = asyncio.create_task(self._run())
-
-    async def _run(self) -> None:
-        pause_s = SOON_S
-        try:
-            while self._is_wanted:
-                await asyncio.sleep(pause_s)
-                self._is_wanted = False
-                if not await self._store.empty_log():
-                    self._is_wanted = True
-                    pause_s = min(2 * pause_s, PAUSE_S_MAX)
         finally:
             self._task = None
 

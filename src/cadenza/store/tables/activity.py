@@ -10,6 +10,7 @@ from sqlalchemy import Integer, Text, bindparam, literal_column, or_, select
 from sqlalchemy.sql.selectable import Select
 
 from cadenza.core.activity import FAILED, ActivityFilter, ActivityPage, ActivityPlace, ActivityRow
+from cadenza.store.rows import Rows
 from cadenza.store.schema import keys, usage
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store
@@ -38,8 +39,15 @@ def _scanned() -> Select[tuple[object, ...]]:
 _next = _scanned().limit(bindparam("scanned")).subquery("scanned")
 _key, _class, _status = bindparam("key", type_=Text), bindparam("class", type_=Text), bindparam("status", type_=Integer)
 _is_web = (keys.c.id == _next.c.key_id) & IS_WEB
+ROWS = Rows(
+    ActivityRow,
+    _next,
+    key_name=keys.c.name,
+    key_prefix=keys.c.prefix,
+    is_web=keys.c.origin == literal_column("'web'"),
+)
 PAGE = Statement(
-    select(*(_next.c[name] for name in FIELDS), keys.c.name, keys.c.prefix, keys.c.origin == literal_column("'web'"))
+    select(*ROWS.columns)
     .join_from(_next, keys, keys.c.id == _next.c.key_id)
     .where(
         or_(_key == literal_column("''"), _next.c.key_id == _key, _is_web & (_key == literal_column(f"'{WEB_NAME}'"))),
@@ -82,7 +90,7 @@ async def read_page(
         "class": wanted.class_id,
         "status": ANY_BUT_200 if wanted.status == FAILED else int(wanted.status or ANY_STATUS),
     }
-    found = [_row(row) for row in await store.report(PAGE, values, account_id)]
+    found = [ROWS.read(row) for row in await store.report(PAGE, values, account_id)]
     if len(found) > count:
         return ActivityPage(found[:count], found[count - 1].place)
     following = await _after_scan(store, account_id, values) if wanted.is_narrow else None
@@ -108,10 +116,3 @@ async def _after_scan(store: Store, account_id: str, values: dict[str, str | int
         if await store.report(LAST_SCANNED, more, account_id):
             return place
     return None
-
-
-def _row(row: tuple[object, ...]) -> ActivityRow:
-    """SQLite has numbers where Postgres has booleans."""
-    values = dict(zip(ActivityRow.__struct_fields__, row, strict=True))
-    flags = {name: bool(values[name]) for name in ("stream", "estimated", "is_web")}
-    return ActivityRow(**{**values, **flags})  # type: ignore[arg-type]

@@ -9,32 +9,30 @@ from sqlalchemy import bindparam, insert, literal_column, null, select, update
 from cadenza.core.classes import ClassState, ClassVersion
 from cadenza.core.records import Route
 from cadenza.store.class_tables import class_states, class_versions
+from cadenza.store.rows import Rows
 from cadenza.store.statements import Statement
 from cadenza.store.store import Row, Store, Transaction
 
-_VERSION = ("class_id", "number", "routes", "character", "origin", "created_at", "actor", "verdict_id")
-_STATE = (
-    "class_id",
-    "version",
-    "earlier",
-    "is_adopted",
-    "is_rolled_back",
-    "revision",
-    "changed_at",
-)
-_VERSIONS = (
-    select(*(class_versions.c[name] for name in _VERSION))
-    .where(class_versions.c.class_id == bindparam("of"))
-    .order_by(class_versions.c.number.desc())
-)
-ADD_VERSION = Statement(insert(class_versions), *_VERSION, "digest")
-NEWEST_FIRST = Statement(_VERSIONS)
-BY_NUMBER = Statement(_VERSIONS.where(class_versions.c.number == bindparam("number")))
-BY_DIGEST = Statement(_VERSIONS.where(class_versions.c.digest == bindparam("digest")))
+VERSION_ROWS = Rows(ClassVersion, class_versions, {"routes": msgspec.json.Decoder(tuple[Route, ...]).decode})
 _PROMOTED = select(class_versions.c.number).where(
     class_versions.c.class_id == class_states.c.class_id, class_versions.c.origin == literal_column("'promotion'")
 )
-_STATES = select(*(class_states.c[name] for name in _STATE), _PROMOTED.exists())
+STATE_ROWS = Rows(  # with the number of the version
+    ClassState,
+    class_states,
+    {"earlier": msgspec.json.Decoder(tuple[int, ...]).decode},
+    was_promoted=_PROMOTED.exists(),
+)
+_VERSIONS = (
+    select(*VERSION_ROWS.columns)
+    .where(class_versions.c.class_id == bindparam("of"))
+    .order_by(class_versions.c.number.desc())
+)
+ADD_VERSION = Statement(insert(class_versions), *ClassVersion.__struct_fields__, "digest")
+NEWEST_FIRST = Statement(_VERSIONS)
+BY_NUMBER = Statement(_VERSIONS.where(class_versions.c.number == bindparam("number")))
+BY_DIGEST = Statement(_VERSIONS.where(class_versions.c.digest == bindparam("digest")))
+_STATES = select(class_states.c.class_id, *STATE_ROWS.columns)
 _STATE_OF_CLASS = _STATES.where(class_states.c.class_id == bindparam("of"))
 READ_STATE = Statement(_STATE_OF_CLASS)
 STATE = Statement(_STATE_OF_CLASS.with_for_update())
@@ -58,7 +56,7 @@ def add(tx: Transaction, version: ClassVersion) -> ClassVersion:
     The caller has locked the state of the class, or is the first to record a version of it.
     """
     newest = tx.row(NEWEST_FIRST, {"of": version.class_id})
-    numbered = msgspec.structs.replace(version, number=(_read_version(newest).number if newest else 0) + 1)
+    numbered = msgspec.structs.replace(version, number=(VERSION_ROWS.read(newest).number if newest else 0) + 1)
     routes = msgspec.json.encode(numbered.routes).decode()
     tx.change(ADD_VERSION, {**msgspec.structs.asdict(numbered), "routes": routes, "digest": numbered.digest})
     return numbered
@@ -67,21 +65,21 @@ def add(tx: Transaction, version: ClassVersion) -> ClassVersion:
 def find(tx: Transaction, version: ClassVersion) -> ClassVersion | None:
     """The newest recorded version with the same routes and the same character."""
     row = tx.row(BY_DIGEST, {"of": version.class_id, "digest": version.digest})
-    return _read_version(row) if row else None
+    return VERSION_ROWS.read(row) if row else None
 
 
 def get(tx: Transaction, class_id: str, number: int) -> ClassVersion | None:
     row = tx.row(BY_NUMBER, {"of": class_id, "number": number})
-    return _read_version(row) if row else None
+    return VERSION_ROWS.read(row) if row else None
 
 
 async def read(store: Store, class_id: str, number: int) -> ClassVersion | None:
     row = await store.row(BY_NUMBER, {"of": class_id, "number": number})
-    return _read_version(row) if row else None
+    return VERSION_ROWS.read(row) if row else None
 
 
 async def list_newest(store: Store, class_id: str) -> list[ClassVersion]:
-    return [_read_version(row) for row in await store.rows(NEWEST_FIRST, {"of": class_id})]
+    return [VERSION_ROWS.read(row) for row in await store.rows(NEWEST_FIRST, {"of": class_id})]
 
 
 def get_state(tx: Transaction, class_id: str) -> ClassState | None:
@@ -125,12 +123,6 @@ def change_state(tx: Transaction, state: ClassState, now_ms: int) -> bool:
     return tx.change(CHANGE_STATE, values) == 1
 
 
-def _read_version(row: Row) -> ClassVersion:
-    fields = dict(zip(_VERSION, row, strict=True))
-    routes = msgspec.json.decode(fields.pop("routes"), type=tuple[Route, ...])
-    return ClassVersion(routes=routes, **fields)
-
-
 def _get_state(tx: Transaction, row: Row) -> ClassState:
     return _make_state(row, get(tx, row[0], row[1]))
 
@@ -141,9 +133,4 @@ async def _read_state(store: Store, row: Row) -> ClassState:
 
 def _make_state(row: Row, version: ClassVersion | None) -> ClassState:
     assert version, "a state names a version that exists"
-    *others, was_promoted = row[2:]
-    fields = dict(zip(_STATE[2:], others, strict=True))
-    fields["was_promoted"] = was_promoted
-    fields |= {name: bool(fields[name]) for name in ("is_adopted", "is_rolled_back", "was_promoted")}  # SQLite: 0 and 1
-    fields["earlier"] = msgspec.json.decode(fields["earlier"], type=tuple[int, ...])
-    return ClassState(version=version, **fields)
+    return msgspec.structs.replace(STATE_ROWS.read(row[1:]), version=version)

@@ -8,10 +8,9 @@ Metering rows before `kept_from` may be gone (ledger/check.py). What they add up
 from collections.abc import AsyncIterator
 from typing import Literal
 
-import msgspec
-from sqlalchemy import Table, delete, select, text
+from sqlalchemy import Table, delete, text
 
-from cadenza.store.schema import audit_events, links, retention, sessions, usage
+from cadenza.store.schema import audit_events, links, sessions, usage
 from cadenza.store.statements import Statement, Values
 from cadenza.store.store import Store, Transaction
 from cadenza.store.tables.batches import BatchedChange
@@ -42,7 +41,6 @@ REMOVALS: dict[Kept, BatchedChange] = {
     "audit_events": _removal(audit_events, "id", "account_id IS NOT NULL AND at < :before AND id < :end"),
     "usage": _removal(usage, "completion_id", "started_at < :before AND completion_id < :end"),
 }
-STATES = Statement(select(retention.c.name, retention.c.kept_from, retention.c.worked_at))
 OLDEST = {
     "sessions": Statement(text("SELECT MIN(created_at) FROM sessions")),
     "links": Statement(text("SELECT MIN(created_at) FROM links")),
@@ -51,14 +49,6 @@ OLDEST = {
     "idempotency_keys": Statement(text("SELECT MIN(created_at) FROM idempotency")),
 }
 NO_EVENT = 2**62
-
-
-class KeptState(msgspec.Struct, frozen=True):
-    """How far a limit has come: what is older than `kept_from` is gone, and when a process last worked on it."""
-
-    name: str
-    kept_from: int | None
-    worked_at: int
 
 
 def claim(tx: Transaction, name: Kept, now_ms: int, every_ms: int) -> bool:
@@ -88,10 +78,6 @@ def batches(store: Store, name: Kept, values: Values, count: int) -> AsyncIterat
 
 def remove(tx: Transaction, name: Kept, rows: list[Values]) -> None:
     tx.change_each(REMOVALS[name].change, rows)
-
-
-async def read_states(store: Store) -> dict[str, KeptState]:
-    return {name: KeptState(name, *times) for name, *times in await store.rows(STATES, {})}
 
 
 async def read_oldest(store: Store) -> dict[str, int | None]:

@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, Select, Table, TextClause, bindparam, lite
 from cadenza.core.records import SEARCH
 from cadenza.core.spans import DAY_MS, Span
 from cadenza.store.schema import usage, usage_days
-from cadenza.store.statements import Statement, total
+from cadenza.store.statements import total
 
 Shown = Callable[[ColumnElement[Any]], ColumnElement[Any]]
 
@@ -39,12 +39,6 @@ SUMS = {  # what a metering row adds to each column: ledger/day_sums.py has the 
 PROMPT_TOKENS = f"CASE WHEN class_id = '{SEARCH}' THEN 0 ELSE prompt_tokens END"
 DERIVED = {"shown_prompt_tokens": PROMPT_TOKENS}
 OF_REQUEST = {name: f"started_at / {DAY_MS}" if name == "day" else name for name in KEY}
-_ALL_SUMS = ", ".join(f"CAST(SUM({sql}) AS BIGINT)" for sql in SUMS.values())
-SUM_UP = Statement(  # for stores whose requests were not charged one by one
-    text(f"""
-    INSERT INTO usage_days ({", ".join((*KEY, *SUMS))}) SELECT {", ".join((*OF_REQUEST.values(), _ALL_SUMS))}
-    FROM usage GROUP BY {", ".join(OF_REQUEST.values())}""")  # noqa: S608 our own names
-)
 
 
 def _as_it_is(column: ColumnElement[Any]) -> ColumnElement[Any]:

@@ -83,7 +83,7 @@ async def delete_account(visit: Visit, confirmed_email: str) -> Response:
     if confirmed_email.strip().lower() != account.email:
         raise ControlError("That is not the address of this account. Nothing was deleted.")
     await begin_erasure(visit.store, account.email, Owner(account.id, account.id), visit.now_ms)
-    visit.context.erasures.finish_soon()
+    visit.context.account_eraser.erase_soon()
     visit.set_cookie(SESSION_COOKIE, "", 0)
     return redirect("/sign-in", "account-deleted")
 
