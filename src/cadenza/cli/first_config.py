@@ -283,11 +283,7 @@ async def _first_answer(settings: Settings) -> str:
     upstream, answer = build_upstreams(settings, make_log(), [route])[route.provider], Collector()
     messages = [msgspec.Raw(msgspec.json.encode({"role": "user", "content": QUESTION}))]
     try:
-        reply = await upstream.open(route, Ask(messages, {}, ANSWER_TOKENS, stream=True))
-        try:
-            await reply.deliver(answer)
-        finally:
-            await reply.close()
+        await answer.collect(upstream, route, Ask(messages, {}, ANSWER_TOKENS, stream=True))
     finally:
         await upstream.stop()
     return answer.text

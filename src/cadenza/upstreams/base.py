@@ -157,6 +157,14 @@ class Collector:
     def __init__(self) -> None:
         self.pieces: list[Piece] = []
 
+    async def collect(self, upstream: "Upstream", route: Route, ask: Ask) -> None:
+        """Get the whole reply to an ask. What came before a Fault is kept."""
+        reply = await upstream.open(route, ask)
+        try:
+            await reply.deliver(self)
+        finally:
+            await reply.close()
+
     @property
     def text(self) -> str:
         return "".join([piece.content for piece in self.pieces])

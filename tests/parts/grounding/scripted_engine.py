@@ -4,10 +4,9 @@ import asyncio
 import io
 from collections.abc import Callable
 
-from cadenza.core.breaker import BreakerLimits
 from cadenza.observe import make_log
 from cadenza.parts.grounding.search.engines.base import Engine
-from cadenza.parts.grounding.search.engines.guard import LIMITS, GuardedEngine
+from cadenza.parts.grounding.search.engines.guard import GuardedEngine
 from cadenza.parts.grounding.search.records import EngineFailed, Hit
 
 HITS = [Hit("https://a.example/", "A title", "A snippet")]
@@ -55,7 +54,5 @@ class ScriptedEngine:
         self.is_closed = True
 
 
-def guarded(
-    engine: Engine, clock: SecondsClock, written: io.StringIO | None = None, limits: BreakerLimits = LIMITS
-) -> GuardedEngine:
-    return GuardedEngine(engine, clock, make_log(written or io.StringIO()), limits)
+def guarded(engine: Engine, clock: SecondsClock, written: io.StringIO | None = None) -> GuardedEngine:
+    return GuardedEngine(engine, clock, make_log(written or io.StringIO()))

@@ -12,11 +12,13 @@ import trustme
 import uvloop
 
 from cadenza.parts.grounding.files.records import FetchedPage
-from cadenza.parts.grounding.search.pages.client import Body, BodyLimit, ByteBudget, FetchLimits
+from cadenza.parts.grounding.search.pages.addresses import AddressRules, parse_target
+from cadenza.parts.grounding.search.pages.client import BodyLimit, FetchLimits, PageClient
 from cadenza.parts.grounding.search.pages.fetch import PageFetcher
 from tests.parts.grounding.fetch_site import (
     HOST,
     HTML,
+    LOOPBACK,
     NOT_FOUND,
     PATIENT,
     Names,
@@ -321,15 +323,14 @@ async def test_a_page_counts_for_the_budget_until_it_is_collected() -> None:
         assert (await fetcher.fetch(f"http://{HOST}:{site.port}/b")).body == b"0123"
 
 
-def test_a_body_that_may_be_cut() -> None:
+async def test_a_body_that_may_be_cut() -> None:
     """Its first bytes are taken, and no more of the budget than these."""
-    budget = ByteBudget(10)
-    body = Body(BodyLimit(10, truncates=True), budget)
-    assert body.receive(b"0123456")
-    assert not body.receive(b"789abcdef")
-    assert body.content() == b"0123456789"
-    body.close()
-    budget.reserve(10)
+    limits = msgspec.structs.replace(PATIENT, held_bytes=10)
+    async with Peer(serving({"/": page(b"0123456789abcdef")})) as site:
+        client = PageClient(limits, AddressRules(LOOPBACK), Names())
+        target, cut = parse_target(f"http://{HOST}:{site.port}/"), BodyLimit(10, truncates=True)
+        for _ in range(2):
+            assert (await client.get(target, lambda *_: cut)).body == b"0123456789"
 
 
 async def test_a_closed_fetcher() -> None:

@@ -17,7 +17,7 @@ from cadenza.ledger import check, credit, payments
 from cadenza.ledger.origins import CreditMove
 from cadenza.ledger.payments import Payment, PaymentIds
 from cadenza.parts.books.payment_rows import sum_days
-from cadenza.parts.payments.checkouts import OPEN_MAX, Payer, describe_payment, list_payments, start_payment
+from cadenza.parts.payments.checkouts import OPEN_MAX, Payer, describe_payment, start_payment
 from cadenza.parts.payments.events import (
     DisputeClosed,
     Disputed,
@@ -203,7 +203,7 @@ async def start_many(store: Store, count: int) -> None:
 
 
 async def state(store: Store) -> tuple[str, int]:
-    [payment] = await list_payments(store, OWNER)
+    [payment] = await payments.list_newest(store, "acct_a")
     return payment.state, payment.returned_nano
 
 
@@ -215,7 +215,7 @@ async def test_what_each_event_does(store: Store, story: list[tuple[Fact, Result
     send = sender(store)
     for fact, result, left, words in story:
         assert await send(fact) == result
-        [payment] = await list_payments(store, OWNER)
+        [payment] = await payments.list_newest(store, "acct_a")
         assert (await balance(store), describe_payment(payment)) == ((1 + left) * DOLLAR_NANO, words), fact
 
 

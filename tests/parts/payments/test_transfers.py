@@ -8,13 +8,13 @@ import pytest
 from cadenza.control.account.erasure import erase_account
 from cadenza.control.money.credit import give_credit
 from cadenza.core.errors import ControlError
-from cadenza.core.records import COMMAND_LINE, Operator, Owner, Usage
-from cadenza.core.spans import DAY_MS, day_of
+from cadenza.core.records import COMMAND_LINE, Operator, Usage
+from cadenza.core.spans import DAY_MS, day_of, month_span
+from cadenza.ledger import payments
 from cadenza.ledger.rules import HeldCredit
-from cadenza.parts.books.months import compare_payments, list_payment_entries, report_month
-from cadenza.parts.books.payment_rows import PaymentDay
+from cadenza.parts.books.months import compare_payments, report_month
+from cadenza.parts.books.payment_rows import PaymentDay, list_entries
 from cadenza.parts.books.sums import month_of
-from cadenza.parts.payments.checkouts import list_payments
 from cadenza.parts.payments.transfers import (
     RefundedTransfer,
     Transfer,
@@ -54,7 +54,7 @@ async def test_a_transfer_is_paid_credit(store: Store) -> None:
     assert (await newest(store), await split(store)) == (("payment", 1000, 0), (1000, 100))
     await spend(store, "r1", Usage(30, 40))
     assert (await newest(store), await split(store)) == ((None, -150, -100), (950, 0))
-    [payment] = await list_payments(store, Owner("acct_a", EMAIL))
+    [payment] = await payments.list_newest(store, "acct_a")
     assert (payment.provider, payment.reference, payment.state) == ("transfer", "INV-17", "paid")
     entry = next(one for one in await rows_of(store, entries) if one.origin == "payment")
     assert (entry.source, entry.note) == (payment.id, "bank transfer INV-17: seats of May")
@@ -123,7 +123,7 @@ async def test_a_transfer_is_refunded_in_parts(store: Store) -> None:
     assert (await newest(store), await split(store)) == (("return", -600, 0), (0, 100))
     with pytest.raises(ControlError, match=r"0.00 of the 10.00 dollars"):
         await send_back(store, None)
-    [payment] = await list_payments(store, Owner("acct_a", EMAIL))
+    [payment] = await payments.list_newest(store, "acct_a")
     assert (payment.state, payment.returned_nano) == ("returned", 10 * DOLLAR_NANO)
     events = [(one.actor, one.detail) for one in await list_newest(store, "acct_a") if one.event == "payment.refund"]
     assert events == [(ANN.name, "6.00 dollars"), (ANN.name, "4.00 dollars")]
@@ -134,13 +134,13 @@ async def test_a_refund_is_in_the_month_in_which_it_was_made(store: Store) -> No
     await fund(store, 0)
     await record(store)
     this_month, next_month = month_of(NOW_MS), month_of(LATER_MS)
-    before = await list_payment_entries(store, this_month)
+    before = await list_entries(store, month_span(this_month))
     await spend(store, "r1", Usage(30, 40))
     await refund_transfer(store, TransferRefund("INV-17", None, "why", "SEPA-1"), ANN, LATER_MS)
     await give_credit(store, EMAIL, CENT_NANO, "", LATER_MS + 1, COMMAND_LINE)
-    assert await list_payment_entries(store, this_month) == before
+    assert await list_entries(store, month_span(this_month)) == before
     assert [(one.origin, one.reference, one.amount_nano) for one in before] == [("payment", "INV-17", 10 * DOLLAR_NANO)]
-    back, debt = await list_payment_entries(store, next_month)
+    back, debt = await list_entries(store, month_span(next_month))
     assert (back.origin, back.note) == ("return", "refund SEPA-1 of bank transfer INV-17: why")
     assert (debt.origin, debt.source, debt.amount_nano) == ("debt", back.source, -CENT_NANO)
     sums = (await report_month(store, next_month, LATER_MS)).sums.by_origin

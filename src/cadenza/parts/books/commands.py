@@ -25,10 +25,10 @@ from cadenza.parts.books.months import (
     MonthReport,
     compare_payments,
     list_balances,
-    list_payment_entries,
     listing_span,
     report_month,
 )
+from cadenza.parts.books.payment_rows import list_entries
 from cadenza.parts.books.proof import DERIVED, HASHED, Verified, verify_file, verify_month
 from cadenza.store.store import Store
 from cadenza.terminal.configured import ListPayments, read_store, settings_option, with_store
@@ -82,7 +82,7 @@ def month(  # noqa: PLR0913, PLR0917 its options
     async def read(store: Store) -> tuple[MonthReport, list[Violation], Sequence[object], list[dict[str, str]]]:
         found = await report_month(store, month, now_ms())
         findings = [] if found.closed else (await check_ledger(store)).findings
-        credited = await list_payment_entries(store, month) if payments else []
+        credited = await list_entries(store, found.span) if payments else []
         return found, findings, credited, await list_balances(store, month) if accounts else []
 
     found, findings, credited, balances = read_store(settings, read)

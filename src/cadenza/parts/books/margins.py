@@ -1,13 +1,13 @@
 """What requests earned and cost, and how our counts compare with the bill of a provider. Only reads."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 
 from cadenza.core.config_keys import suggest
 from cadenza.core.spans import Span, parse_dates
 from cadenza.ledger import months
 from cadenza.parts.books import margin_rows as margins
-from cadenza.parts.books.bill_file import BillCounts, DayModel, match_models, read_bill
-from cadenza.parts.books.bills import BillReport, ComparedDay, Tolerance, compare
+from cadenza.parts.books.bill_file import match_models, read_bill
+from cadenza.parts.books.bills import BillReport, Tolerance, compare
 from cadenza.parts.books.margin import REVENUE_GROUPS, MarginGroup, MarginReport, MarginRow, MarginSums, Revenue
 from cadenza.store.store import Store
 
@@ -32,17 +32,11 @@ async def reconcile(
     """Compare the lines of a bill, as CSV, with our counts. ValueError for an unknown provider, or for no bill."""
     if provider not in providers:
         raise ValueError(f"no provider is named {provider[:40]!r}; {suggest(provider, providers)}")
-    return BillReport.of(await compare_bill(store, provider, read_bill(bill), tolerance), tolerance)
-
-
-async def compare_bill(
-    store: Store, provider: str, bill: Mapping[DayModel, BillCounts], tolerance: Tolerance
-) -> list[ComparedDay]:
-    """From the first day of the bill to its last, whether or not the bill has the days between."""
-    days = sorted(place.day for place in bill)
+    billed = read_bill(bill)
+    days = sorted(place.day for place in billed)  # from the first to the last, also days that the bill lacks
     span = parse_dates(days[0], days[-1], None)
     assert span
     counted = await margins.read_counts(store, provider, span)
     tried = await margins.read_attempts(store, provider, span)
     models = {place.model for place in counted} | {key.model for key in tried}
-    return compare(counted, tried, match_models(bill, models), tolerance)
+    return BillReport.of(compare(counted, tried, match_models(billed, models), tolerance), tolerance)

@@ -11,7 +11,7 @@ from cadenza.ledger import months, payments
 from cadenza.ledger.months import ClosedMonth
 from cadenza.ledger.payments import PaymentIds, ProviderPayment
 from cadenza.parts.books import payment_rows
-from cadenza.parts.books.payment_rows import PaymentDay, PaymentEntry
+from cadenza.parts.books.payment_rows import PaymentDay
 from cadenza.parts.books.sums import (
     MonthSums,
     OriginSum,
@@ -131,11 +131,6 @@ async def list_months(store: Store, now_ms: int, count: int) -> list[tuple[str, 
         found.append((month, closed.get(month)))
         at_ms = month_span(month).start_ms - 1
     return found
-
-
-async def list_payment_entries(store: Store, month: str) -> list[PaymentEntry]:
-    """The entries of the lines Paid and Returned or disputed of a month: they add up to both."""
-    return await payment_rows.list_entries(store, month_span(month))
 
 
 async def list_balances(store: Store, month: str) -> list[dict[str, str]]:

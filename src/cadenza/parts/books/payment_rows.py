@@ -88,6 +88,9 @@ async def list_credited(store: Store, span: Span) -> list[CreditedPayment]:
 
 
 async def list_entries(store: Store, span: Span) -> list[PaymentEntry]:
-    """What payments gave in a span, and what was returned or disputed of any payment, oldest first."""
+    """What payments gave in a span, and what was returned or disputed of any payment, oldest first.
+
+    Of a month, they add up to the lines Paid and Returned or disputed of its report.
+    """
     rows = await store.report(LIST_ENTRIES, {"start": span.start_ms, "end": span.end_ms})
     return [PaymentEntry(*row) for row in rows]

@@ -91,11 +91,7 @@ async def _check_stop(upstream: Upstream, route: Route, tokenizer: Tokenizer) ->
     )
     answer = Collector()
     try:
-        opened = await upstream.open(route, ask)
-        try:
-            await opened.deliver(answer)
-        finally:
-            await opened.close()
+        await answer.collect(upstream, route, ask)
     except Fault:
         return [ConformanceCheck("stop", "warning")]
     checks = [ConformanceCheck("stop", "warning" if STOP in answer.text else "ok")]

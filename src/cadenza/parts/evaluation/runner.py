@@ -7,6 +7,7 @@ not fit waits until others have ended. If it still does not fit, the run stops. 
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import takewhile
 from random import Random
@@ -68,8 +69,7 @@ class SuiteRun(msgspec.Struct, frozen=True, kw_only=True):
         """The cost of an answer as the budget counts it: by the price of the class if the cost is not known."""
         if score.cost_nano is not None:
             return score.cost_nano
-        side = self.sides.get(score.side)
-        return side.counted.quote(score.prompt_tokens, score.completion_tokens) if side else 0
+        return self.sides[score.side].counted.quote(score.prompt_tokens, score.completion_tokens)
 
     @property
     def facts(self) -> list[CaseFacts]:
@@ -131,15 +131,11 @@ async def run_suite(
 
     `other_nano` was spent before on other things than answers. The run ended early if `is_out_of_budget`.
     """
-    sides = set(run.sides)
-    by_pair = dict[tuple[int, int], set[Side]]()
-    for one in recorded:
-        by_pair.setdefault((one.case_number, one.run), set()).add(one.side)
-    done = {pair for pair, found in by_pair.items() if found >= sides}
+    answered = Counter((one.run, one.case_number) for one in recorded)
     pairs = [
         (place, number, case) for place in range(1, run.runs + 1) for number, case in enumerate(run.suite.cases, 1)
     ]
-    waiting = [pair for pair in pairs if (pair[1], pair[0]) not in done]
+    waiting = [pair for pair in pairs if answered[pair[:2]] < len(run.sides)]
     spent_nano = sum(run.counted_cost(one) for one in recorded) + other_nano
     progress = RunProgress(len(pairs), len(pairs) - len(waiting), spent_nano)
     await _Runner(run, graders, record, progress).run(waiting)
@@ -214,12 +210,8 @@ class _Runner:
         for tries_left in reversed(range(BUSY_TRIES)):
             answer = _Answer()
             try:
-                opened = await self._run.upstreams[route.provider].open(route, ask)
-                try:
-                    await opened.deliver(answer)
-                    answer.end()
-                finally:
-                    await opened.close()
+                await answer.collect(self._run.upstreams[route.provider], route, ask)
+                answer.end()
             except Fault as fault:
                 answer.fault = fault.kind.value
                 if fault.kind is FaultKind.BUSY and tries_left and not answer.pieces:

@@ -12,8 +12,9 @@ from sqlalchemy import bindparam, insert, select
 from cadenza.core.public import Public
 from cadenza.parts.evaluation.verdict import AnswerScore, Verdict
 from cadenza.store.class_tables import verdict_scores, verdicts
+from cadenza.store.rows import Rows
 from cadenza.store.statements import Statement
-from cadenza.store.store import Row, Store, Transaction, change_row
+from cadenza.store.store import Store, Transaction, change_row
 
 VerdictState = Literal["running", "finished", "stopped"]
 
@@ -38,11 +39,17 @@ class EvaluationRecord(Public, msgspec.Struct, frozen=True, kw_only=True):
     result: Verdict | None = None  # once it has ended; JSON in the row
 
 
-_RECORD = EvaluationRecord.__struct_fields__
-_SCORE = AnswerScore.__struct_fields__
-RECORDS = select(*(verdicts.c[name] for name in _RECORD)).order_by(verdicts.c.created_at.desc(), verdicts.c.id.desc())
-ADD = Statement(insert(verdicts), *_RECORD)
-_EVALUATIONS = RECORDS.where(verdicts.c.class_id == bindparam("of"), verdicts.c.kind == "evaluation")
+def _read_result(found: str | None) -> Verdict | None:
+    return None if found is None else msgspec.json.decode(found, type=Verdict)
+
+
+RECORDS, SCORE_ROWS = Rows(EvaluationRecord, verdicts, {"result": _read_result}), Rows(AnswerScore, verdict_scores)
+ADD = Statement(insert(verdicts), *EvaluationRecord.__struct_fields__)
+_EVALUATIONS = (
+    select(*RECORDS.columns)
+    .where(verdicts.c.class_id == bindparam("of"), verdicts.c.kind == "evaluation")
+    .order_by(verdicts.c.created_at.desc(), verdicts.c.id.desc())
+)
 LIST = Statement(_EVALUATIONS.limit(bindparam("count")))
 SAME = Statement(
     _EVALUATIONS.where(
@@ -51,9 +58,9 @@ SAME = Statement(
         verdicts.c.suite_digest == bindparam("of_suite"),
     )
 )
-ADD_SCORE = Statement(insert(verdict_scores), "verdict_id", *_SCORE)
+ADD_SCORE = Statement(insert(verdict_scores), "verdict_id", *AnswerScore.__struct_fields__)
 SCORES = Statement(
-    select(*(verdict_scores.c[name] for name in _SCORE))
+    select(*SCORE_ROWS.columns)
     .where(verdict_scores.c.verdict_id == bindparam("of"))
     .order_by(verdict_scores.c.case_number, verdict_scores.c.run, verdict_scores.c.side.desc())
 )
@@ -65,14 +72,14 @@ def add(tx: Transaction, record: EvaluationRecord) -> None:
 
 async def list_newest(store: Store, class_id: str, count: int) -> list[EvaluationRecord]:
     """The newest evaluations of candidates, newest first."""
-    return [read_record(row) for row in await store.rows(LIST, {"of": class_id, "count": count})]
+    return [RECORDS.read(row) for row in await store.rows(LIST, {"of": class_id, "count": count})]
 
 
 async def list_same(store: Store, like: EvaluationRecord) -> list[EvaluationRecord]:
     """Evaluations of the same candidate against the same incumbent with the same suite, newest first."""
     values = {"of": like.class_id, "of_incumbent": like.incumbent}
     values |= {"of_candidate": like.candidate_digest, "of_suite": like.suite_digest}
-    return [read_record(row) for row in await store.rows(SAME, values)]
+    return [RECORDS.read(row) for row in await store.rows(SAME, values)]
 
 
 def end(tx: Transaction, record: EvaluationRecord) -> None:
@@ -81,21 +88,14 @@ def end(tx: Transaction, record: EvaluationRecord) -> None:
     change_row(tx, verdicts, record.id, **ended, result=_to_json(record.result))
 
 
-def add_scores(tx: Transaction, id_: str, scores: list[AnswerScore], spent_nano: int | None = None) -> None:
-    """Add scores and, if given, what the whole evaluation has spent by now."""
-    if spent_nano is not None:
-        change_row(tx, verdicts, id_, spent_nano=spent_nano)
+def add_scores(tx: Transaction, id_: str, scores: list[AnswerScore], spent_nano: int) -> None:
+    """Add scores, and what the whole evaluation has spent by now."""
+    change_row(tx, verdicts, id_, spent_nano=spent_nano)
     tx.change_each(ADD_SCORE, [{"verdict_id": id_, **msgspec.structs.asdict(score)} for score in scores])
 
 
 async def list_scores(store: Store, id_: str) -> list[AnswerScore]:
-    return [AnswerScore(**dict(zip(_SCORE, row, strict=True))) for row in await store.rows(SCORES, {"of": id_})]
-
-
-def read_record(row: Row) -> EvaluationRecord:
-    *values, result = row
-    found = None if result is None else msgspec.json.decode(result, type=Verdict)
-    return EvaluationRecord(**dict(zip(_RECORD, (*values, found), strict=True)))
+    return [SCORE_ROWS.read(row) for row in await store.rows(SCORES, {"of": id_})]
 
 
 def _to_json(result: Verdict | None) -> str | None:

@@ -9,7 +9,7 @@ holds credit for the chat and the others are refused.
 import contextlib
 import hmac
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 from cadenza import clock
 from cadenza.core.chat import new_completion_id
@@ -27,14 +27,6 @@ ONE_SEARCH = Usage(1, 0)  # a search is charged as one token at the price of a s
 FAILED_STATUS = 502
 
 
-class NotAffordable(Exception):
-    """The credit of the account, or the cap of its key, is too low."""
-
-
-class AlreadyCharged(Exception):
-    """Another request with the same idempotency key was charged for it, or is about to be."""
-
-
 class Charges:
     """The charges beside one chat request, and their sum. `request_id` is that of the chat.
 
@@ -42,26 +34,36 @@ class Charges:
     """
 
     def __init__(
-        self, ledger: LedgerWriter, principal: Principal, request_id: str, secret: bytes | None = None
+        self, ledger: LedgerWriter, rates: Rates, principal: Principal, request_id: str, secret: bytes | None
     ) -> None:
         self._ledger = ledger
+        self._rates = rates
         self._principal = principal
-        self.request_id = request_id
-        self.key_id = principal.key_id
+        self._request_id = request_id
         self._secret = secret
         self.charged_nano = 0
 
     @contextlib.asynccontextmanager
-    async def charge(self, price: Price, query: str, engine: str) -> AsyncIterator[None]:
-        """Charge the search in the block, unless it fails; NotAffordable or AlreadyCharged before it begins."""
-        now_ms, started_s = clock.now_ms(), time.perf_counter()
-        hold = self._hold(price, query, now_ms)
-        answer = await self._ledger.hold(hold)
-        if isinstance(answer, Repeated):
-            raise AlreadyCharged
-        if not isinstance(answer, HeldCredit):
-            raise NotAffordable
-        status, is_charged = 200, True
+    async def search(self, terms: SearchTerms, query: str) -> AsyncIterator[None]:
+        """Count the search in the block, and charge it. EngineFailed if it must not be made."""
+        name = f"searches:{terms.per_day}:{self._principal.account_id}"  # a changed limit starts a new count
+        ticket = await self._rates.take(name, Rate(terms.per_day / DAY_S, terms.per_day))
+        if not ticket.is_granted:
+            raise EngineFailed("per_day")
+        hold = self._hold(Price(terms.price_nano, 0), query)
+        answer = await self._ledger.hold(hold) if terms.price_nano else None
+        if answer is None or isinstance(answer, Repeated):  # it is free, or another request is charged for it
+            yield
+        elif isinstance(answer, HeldCredit):
+            with self._ending(hold, terms.engine):
+                yield
+        else:
+            raise EngineFailed("credit")
+
+    @contextlib.contextmanager
+    def _ending(self, hold: Hold, engine: str) -> Iterator[None]:
+        """Charge the search in the block, unless it fails."""
+        started_s, status, is_charged = time.perf_counter(), 200, True
         try:
             yield
         except (EngineFailed, TimeoutError):
@@ -71,7 +73,7 @@ class Charges:
             status = DISCONNECTED_STATUS
             raise
         finally:
-            self.charged_nano += price.charge(ONE_SEARCH) if is_charged else 0
+            self.charged_nano += hold.price.charge(ONE_SEARCH) if is_charged else 0
             outcome = Outcome(
                 request_id=hold.request_id,
                 endpoint=SEARCH,
@@ -87,13 +89,13 @@ class Charges:
             )
             self._ledger.end(outcome)
 
-    def _hold(self, price: Price, query: str, now_ms: int) -> Hold:
-        principal, digest = self._principal, None
+    def _hold(self, price: Price, query: str) -> Hold:
+        principal, digest, now_ms = self._principal, None, clock.now_ms()
         if self._secret:
             digest = hmac.digest(self._secret, f"{SEARCH}\0{query}".encode(errors="replace"), "sha256")
         return Hold(
             completion_id=new_completion_id(now_ms),
-            request_id=self.request_id,
+            request_id=self._request_id,
             account_id=principal.account_id,
             key_id=principal.key_id,
             class_id=SEARCH,
@@ -105,25 +107,3 @@ class Charges:
             idempotency_digest=digest,
             is_capped=principal.is_capped,
         )
-
-
-@contextlib.asynccontextmanager
-async def charge_search(
-    charges: Charges, rates: Rates, account_id: str, terms: SearchTerms, query: str
-) -> AsyncIterator[None]:
-    """Count and charge a search. EngineFailed if it must not be made."""
-    name = f"searches:{terms.per_day}:{account_id}"  # a changed limit starts a new count
-    ticket = await rates.take(name, Rate(terms.per_day / DAY_S, terms.per_day))
-    if not ticket.is_granted:
-        raise EngineFailed("per_day")
-    if not terms.price_nano:
-        yield
-        return
-    async with contextlib.AsyncExitStack() as stack:
-        try:
-            await stack.enter_async_context(charges.charge(Price(terms.price_nano, 0), query, terms.engine))
-        except NotAffordable:
-            raise EngineFailed("credit") from None
-        except AlreadyCharged:
-            pass
-        yield

@@ -19,7 +19,7 @@ from cadenza.gateway.request import ApiRequest
 from cadenza.http.exchange import Request
 from cadenza.ledger.cap_rows import find_cap
 from cadenza.ledger.writer import LedgerWriter
-from cadenza.parts.grounding.charges import Charges, charge_search
+from cadenza.parts.grounding.charges import Charges
 from cadenza.parts.grounding.gather import Affordable, Gatherer, GroundingRequest
 from cadenza.routing.catalogue import ServedClass
 from cadenza.routing.prompt import PromptSize
@@ -60,9 +60,9 @@ class ChatGrounder:
         output_tokens = chat.max_tokens or OUTPUT_TOKENS_MIN
         affordable = await find_affordable(gatherer.store, request, served.prices, prompt, output_tokens)
         secret = charge_secret(request.exchange.request.headers)
-        charges = Charges(self._ledger, principal, request.record.request_id, secret)
+        charges = Charges(self._ledger, self._rates, principal, request.record.request_id, secret)
         terms = gatherer.search_terms()
-        charge = partial(charge_search, charges, self._rates, principal.account_id, terms) if terms else nullcontext
+        charge = partial(charges.search, terms) if terms else nullcontext
         to_ground = GroundingRequest(chat, served.plan, prompt, principal, affordable, charge, request.record.gathered)
         grounding = await gatherer.gather(to_ground, wanted)
         if charges.charged_nano:

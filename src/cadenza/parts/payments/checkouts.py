@@ -80,11 +80,6 @@ async def start_payment(store: Store, provider: Stripe, payer: Payer, amount_nan
     return NewPayment(payment, checkout.url)
 
 
-async def list_payments(store: Store, owner: Owner) -> list[Payment]:
-    """The newest payments of an account, newest first."""
-    return await payments.list_newest(store, owner.account_id)
-
-
 async def find_invoice_url(store: Store, provider: Stripe, owner: Owner, payment_id: str) -> str | None:
     """The page with the invoice of a payment; None if the account has no such payment, or the payment no invoice."""
     payment = await payments.find(store, provider.name, PaymentIds(payment_id))

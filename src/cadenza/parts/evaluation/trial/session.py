@@ -82,11 +82,7 @@ class Trial:
         self.sent += 1
         answer = TrialReply()
         try:
-            reply = await self._upstream.open(route or self.route, ask)
-            try:
-                await reply.deliver(answer)
-            finally:
-                await reply.close()
+            await answer.collect(self._upstream, route or self.route, ask)
         except Fault as raised:
             if raised.kind not in GIVES_ANSWERS:
                 raise

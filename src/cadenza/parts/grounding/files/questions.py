@@ -9,58 +9,41 @@ import msgspec
 
 from cadenza.core.content import Content
 from cadenza.parts.grounding.files.ranking import WORD, words_of
+from cadenza.parts.grounding.word_set import word_set
 
 FOLLOW_UP_WORDS_MAX = 3
 # A message is small talk if it has one of these words, and none that is in neither list.
-GREETINGS = frozenset(
-    {
-        *("hello", "hi", "hey", "hiya", "howdy", "greetings", "morning", "afternoon", "evening", "night", "bye"),
-        *("goodbye", "thanks", "thank", "thx", "cheers", "ok", "okay", "great", "cool", "perfect", "wonderful"),
-        *("awesome", "nice", "alright", "yes", "no", "yeah", "yep", "nope", "sure", "sorry", "welcome", "doing"),
-        *("going", "lol", "wow", "hallo", "guten", "danke", "dank", "tschüss", "servus", "moin", "bonjour", "salut"),
-        *("merci", "hola", "buenos", "gracias", "ciao", "grazie", "olá", "obrigado", "obrigada", "hej", "tack"),
-    }
-)
-SAID_WITH_GREETINGS = frozenset(
-    {
-        *("a", "again", "all", "and", "are", "beaucoup", "day", "days", "días", "everyone", "fine", "for", "friend"),
-        *("good", "got", "have", "help", "how", "i", "is", "it", "later", "lot", "m", "meet", "morgen", "much"),
-        *("muchas", "now", "oh", "s", "schön", "see", "so", "tag", "that", "the", "there", "things", "this", "to"),
-        *("today", "too", "very", "vielen", "was", "well", "works", "worked", "you", "your"),
-    }
-)
+GREETINGS = word_set("""
+    hello hi hey hiya howdy greetings morning afternoon evening night bye goodbye thanks thank thx cheers ok okay
+    great cool perfect wonderful awesome nice alright yes no yeah yep nope sure sorry welcome doing going lol wow
+    hallo guten danke dank tschüss servus moin bonjour salut merci hola buenos gracias ciao grazie olá obrigado
+    obrigada hej tack
+    """)
+SAID_WITH_GREETINGS = word_set("""
+    a again all and are beaucoup day days días everyone fine for friend good got have help how i is it later lot m
+    meet morgen much muchas now oh s schön see so tag that the there things this to today too very vielen was well
+    works worked you your
+    """)
 SMALL_TALK = frozenset({"how are you", "what s up", "你好", "您好", "谢谢", "こんにちは", "ありがとう", "안녕하세요"})
 # A question with one of these is about all of a document.
-WHOLE = frozenset(
-    {
-        *("all", "complete", "entire", "every", "everything", "overview", "proofread", "rewrite", "summaries"),
-        *("summarise", "summarize", "summary", "tldr", "translate", "translation", "whole"),
-        *("alle", "alles", "fasse", "ganze", "übersetze", "übersetzen", "zusammen", "zusammenfassung"),
-        *("résume", "résumer", "résumé", "tous", "toutes", "traduire", "traduis"),
-        *("resumen", "resumir", "todas", "todos", "traduce", "traducir"),
-    }
-)
+WHOLE = word_set("""
+    all complete entire every everything overview proofread rewrite summaries summarise summarize summary tldr
+    translate translation whole alle alles fasse ganze übersetze übersetzen zusammen zusammenfassung résume résumer
+    résumé tous toutes traduire traduis resumen resumir todas todos traduce traducir
+    """)
 # A question with one of these is about all rows of a table.
-OVER_ROWS = frozenset(
-    {
-        *("average", "averages", "count", "counts", "each", "fewest", "highest", "largest", "least", "lowest"),
-        *("many", "maximum", "mean", "median", "minimum", "most", "per", "smallest", "sum", "sums", "total"),
-        *("totals", "trend"),
-    }
-)
+OVER_ROWS = word_set("""
+    average averages count counts each fewest highest largest least lowest many maximum mean median minimum most per
+    smallest sum sums total totals trend
+    """)
 # A question of these words alone is about the document as such: no passage fits it better than another.
-THINGS = frozenset(
-    {
-        *("attached", "attachment", "content", "contents", "csv", "data", "doc", "document", "file", "pdf", "sheet"),
-        *("slides", "spreadsheet", "table"),
-    }
-)
-SAID_OF_THINGS = frozenset(
-    {
-        *("brief", "describe", "explain", "give", "key", "main", "overall", "page", "pages", "paper", "point"),
-        *("points", "read", "report", "say", "says", "short", "show", "sum", "text", "up"),
-    }
-)
+THINGS = word_set("""
+    attached attachment content contents csv data doc document file pdf sheet slides spreadsheet table
+    """)
+SAID_OF_THINGS = word_set("""
+    brief describe explain give key main overall page pages paper point points read report say says short show sum
+    text up
+    """)
 IDENTIFIER = re.compile(r"\d")
 
 

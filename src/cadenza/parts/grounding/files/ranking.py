@@ -10,20 +10,18 @@ from collections.abc import Iterable, Sequence
 from contextlib import closing
 from itertools import pairwise
 
+from cadenza.parts.grounding.word_set import word_set
+
 TOKENIZER = "porter unicode61 remove_diacritics 2"
 WORDS_MAX = 64  # of a question: half of them from its beginning, half from its end
 WORD = re.compile(r"[^\W_]+")
 LAST_DIGITS = re.compile(r"\d{3,}$")
 UNSPACED = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff]")
-STOP_WORDS = frozenset(
-    {
-        *("a", "about", "an", "and", "any", "are", "as", "at", "be", "been", "but", "by", "can", "could", "did", "do"),
-        *("does", "for", "from", "had", "has", "have", "how", "i", "if", "in", "into", "is", "it", "its", "me", "my"),
-        *("no", "not", "of", "on", "or", "our", "please", "so", "tell", "than", "that", "the", "their", "them", "then"),
-        *("there", "these", "they", "this", "those", "to", "us", "was", "we", "were", "what", "when", "where", "which"),
-        *("who", "why", "will", "with", "would", "you", "your"),
-    }
-)
+STOP_WORDS = word_set("""
+    a about an and any are as at be been but by can could did do does for from had has have how i if in into is it
+    its me my no not of on or our please so tell than that the their them then there these they this those to us was
+    we were what when where which who why will with would you your
+    """)
 
 
 def spaced(text: str) -> str:

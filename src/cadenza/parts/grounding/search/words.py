@@ -6,9 +6,7 @@ their phrases are looked for as parts of the text.
 
 import re
 
-
-def word_set(listed: str) -> frozenset[str]:
-    return frozenset(listed.split())
+from cadenza.parts.grounding.word_set import word_set
 
 
 def word_list(listed: str) -> tuple[str, ...]:

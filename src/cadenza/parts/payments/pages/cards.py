@@ -15,6 +15,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
 from cadenza.core.public import to_record
 from cadenza.core.rates import Rate
+from cadenza.ledger.payments import list_newest
 from cadenza.parts.payments.checkouts import (
     LEAST_NANO,
     MOST_NANO,
@@ -22,7 +23,6 @@ from cadenza.parts.payments.checkouts import (
     Payer,
     describe_payment,
     find_invoice_url,
-    list_payments,
     start_payment,
 )
 from cadenza.parts.payments.payments import apply_event
@@ -119,7 +119,7 @@ async def start_by_api(visit: Visit, given: PaymentForm) -> StartedPayment:
 
 
 async def get_payments(visit: Visit) -> PaymentList:
-    return PaymentList([to_record(PaymentView, one) for one in await list_payments(visit.store, visit.owner)])
+    return PaymentList([to_record(PaymentView, one) for one in await list_newest(visit.store, visit.account.id)])
 
 
 async def get_invoice(visit: Visit) -> InvoicePage:
@@ -166,7 +166,7 @@ async def panel_values(visit: Visit) -> Mapping[str, Any]:
     """What the page of credit shows of payments."""
     provider = visit.context.of(Stripe)
     return {
-        "payments": await list_payments(visit.store, visit.owner),
+        "payments": await list_newest(visit.store, visit.account.id),
         "payment_words": describe_payment,
         "takes_cards": provider is not None,
         "has_invoices": provider is not None and provider.writes_invoices,

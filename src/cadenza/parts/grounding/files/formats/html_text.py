@@ -4,14 +4,15 @@ import re
 from collections.abc import Callable, Iterator
 
 from cadenza.parts.grounding.files.formats.html_tree import Element
-from cadenza.parts.grounding.files.formats.text import ListItem, join_blocks, parse_count, table_lines, words
+from cadenza.parts.grounding.files.formats.text import ListItem, join_blocks, parse_count, table_lines
+from cadenza.parts.grounding.word_set import word_set
 
-HIDDEN = words("""
+HIDDEN = word_set("""
     audio button canvas dialog embed head iframe input link map math meta noscript object option param script select
     source style svg template textarea title track video
     """)
 LINE = frozenset({"br", "li", "dt", "dd", "tr", "option", "summary", "figcaption", "caption", "label"})
-BLOCK = words("""
+BLOCK = word_set("""
     address article aside blockquote body details div dl fieldset figure footer form h1 h2 h3 h4 h5 h6 header hgroup hr
     html legend main nav ol p pre section table tbody td tfoot th thead ul
     """)

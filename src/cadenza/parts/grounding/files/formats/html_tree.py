@@ -7,8 +7,8 @@ the deepest allowed one. There are no entities but those of HTML, and nothing is
 import re
 from html import unescape
 
-from cadenza.parts.grounding.files.formats.text import words
 from cadenza.parts.grounding.files.records import Unreadable
+from cadenza.parts.grounding.word_set import word_set
 
 DEPTH_MAX = 200
 TAG_CHARS_MAX = 20_000
@@ -20,14 +20,14 @@ NAME = re.compile(r"</?([a-zA-Z][^\s/>]*+)")
 ATTRIBUTE = re.compile(r"""([^\s"'>/=]++)(?:\s*+=\s*+("[^"]*"|'[^']*'|[^\s"'>]++))?+""")
 HIDES = re.compile(r"hidden|display\s*+:\s*+none", re.IGNORECASE)  # a quick test: the attributes decide
 INVISIBLE = re.compile(r"display\s*+:\s*+none|visibility\s*+:\s*+hidden", re.IGNORECASE)
-VOID = words("area base br col embed hr img input link meta param source track wbr")
-INLINE = words("""
+VOID = word_set("area base br col embed hr img input link meta param source track wbr")
+INLINE = word_set("""
     abbr acronym b bdi bdo big cite data del dfn em font i ins kbd mark nobr q rp ruby s samp small span strike strong
     sub sup time tt u var wbr center
     """)
 RAW = {tag: re.compile(f"</{tag}", re.IGNORECASE) for tag in ("script", "style", "title", "textarea", "xmp", "iframe")}
 DROPPED_RAW = frozenset({"script", "style", "iframe"})
-PARAGRAPH_ENDERS = words("""
+PARAGRAPH_ENDERS = word_set("""
     address article aside blockquote details div dl fieldset figure footer form h1 h2 h3 h4 h5 h6 header hr main nav ol
     p pre section table ul
     """)

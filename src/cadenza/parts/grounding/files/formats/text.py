@@ -9,11 +9,7 @@ import msgspec
 from cadenza.parts.grounding.files.formats.charsets import guess_charset
 from cadenza.parts.grounding.files.formats.source import ReadBudget, SourceFile
 from cadenza.parts.grounding.files.records import Section, Unreadable
-
-
-def words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
+from cadenza.parts.grounding.word_set import word_set
 
 BOMS = (  # UTF-32 first: its mark begins like that of UTF-16
     (codecs.BOM_UTF32_LE, "utf-32"),
@@ -22,7 +18,7 @@ BOMS = (  # UTF-32 first: its mark begins like that of UTF-16
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
-CHARSETS = words("""
+CHARSETS = word_set("""
     big5 big5hkscs cp1250 cp1251 cp1252 cp1253 cp1254 cp1255 cp1256 cp1257 cp1258 cp866 cp874 cp932 cp949 cp950 euc_jp
     euc_kr gb18030 gb2312 gbk iso2022_jp iso8859-10 iso8859-13 iso8859-14 iso8859-15 iso8859-16 iso8859-2 iso8859-3
     iso8859-4 iso8859-5 iso8859-6 iso8859-7 iso8859-8 koi8-r koi8-u mac-roman shift_jis tis-620 utf-16 utf-16-be

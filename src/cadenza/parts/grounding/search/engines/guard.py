@@ -28,11 +28,11 @@ QUIET_S = 60.0
 class GuardedEngine:
     """An engine behind its circuit breaker. The clock counts seconds and never goes back."""
 
-    def __init__(self, engine: Engine, clock: Callable[[], float], log: Log, limits: BreakerLimits = LIMITS) -> None:
+    def __init__(self, engine: Engine, clock: Callable[[], float], log: Log) -> None:
         self.name = engine.name
         self._engine = engine
         self._clock = clock
-        self._breaker = Breaker(clock(), limits)
+        self._breaker = Breaker(clock(), LIMITS)
         self._opened_s = -math.inf
         self._log = log
         self._logged = ""  # the reason of the last warning; empty once the engine works again

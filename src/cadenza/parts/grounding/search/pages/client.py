@@ -13,6 +13,7 @@ import socket
 import ssl
 import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from importlib.metadata import version
 
 import msgspec
 
@@ -37,6 +38,7 @@ SOCKETS = {4: socket.AF_INET, 6: socket.AF_INET6}
 Headers = Mapping[bytes, bytes]
 
 FIELDS = (
+    f"user-agent: Cadenza/{version('cadenza')} (reads pages that a user asks about)\r\n"
     "accept: text/html,application/xhtml+xml,application/pdf,text/*;q=0.9,application/json;q=0.8,*/*;q=0.1\r\n"
     "accept-encoding: identity\r\n"
     "connection: close\r\n"
@@ -92,31 +94,6 @@ class ByteBudget:
         weakref.finalize(owner, self.release, count).atexit = False
 
 
-class Body:
-    """Receives the parts of one body."""
-
-    def __init__(self, limit: BodyLimit, budget: ByteBudget) -> None:
-        self._limit = limit
-        self._budget = budget
-        self._data = bytearray()
-
-    def receive(self, part: bytes) -> bool:
-        """The receiver of a connection. False if no more is wanted."""
-        room = self._limit.bytes_max - len(self._data)
-        if len(part) > room and not self._limit.truncates:
-            raise FetchFailed("too_large")
-        wanted = part[:room]
-        self._budget.reserve(len(wanted))
-        self._data += wanted
-        return len(part) <= room
-
-    def content(self) -> bytes:
-        return bytes(self._data)
-
-    def close(self) -> None:
-        self._budget.release(len(self._data))
-
-
 class PageResponse(Content, msgspec.Struct, frozen=True):
     """The response of a host, with as much of its body as was wanted."""
 
@@ -128,11 +105,10 @@ class PageResponse(Content, msgspec.Struct, frozen=True):
 class PageClient:
     """Makes the requests, a bounded number at once in all and for each host."""
 
-    def __init__(self, limits: FetchLimits, rules: AddressRules, resolve: Resolve, user_agent: str) -> None:
+    def __init__(self, limits: FetchLimits, rules: AddressRules, resolve: Resolve) -> None:
         self._limits = limits
         self._rules = rules
         self._resolve = resolve
-        self._fields = f"user-agent: {user_agent}\r\n{FIELDS}"
         self._slots = asyncio.Semaphore(limits.at_once)
         self._slots_of_hosts: weakref.WeakValueDictionary[str, asyncio.Semaphore] = weakref.WeakValueDictionary()
         self.budget = ByteBudget(limits.held_bytes)
@@ -144,7 +120,7 @@ class PageClient:
         async with of_host, self._slots:
             connection = await self._connect(target, await self._checked_addresses(target))
             try:
-                request = f"GET {target.path} HTTP/1.1\r\nhost: {target.authority}\r\n{self._fields}\r\n"
+                request = f"GET {target.path} HTTP/1.1\r\nhost: {target.authority}\r\n{FIELDS}\r\n"
                 await connection.send(request.encode())
                 limit = admit(connection.status, connection.headers)
                 return PageResponse(connection.status, connection.headers, await self._read(connection, limit))
@@ -189,12 +165,26 @@ class PageClient:
             raise FetchFailed("encoding")
         if int(connection.headers.get(b"content-length", b"0")) > limit.bytes_max and not limit.truncates:
             raise FetchFailed("too_large")
-        body = Body(limit, self.budget)
+        return await self._receive(connection, limit)
+
+    async def _receive(self, connection: ClientConnection, limit: BodyLimit) -> bytes:
+        data = bytearray()
+
+        def take(part: bytes) -> bool:
+            """False if no more is wanted."""
+            room = limit.bytes_max - len(data)
+            if len(part) > room and not limit.truncates:
+                raise FetchFailed("too_large")
+            wanted = part[:room]
+            self.budget.reserve(len(wanted))
+            data.extend(wanted)
+            return len(part) <= room
+
         try:
-            await connection.receive(body.receive)
-            return body.content()
+            await connection.receive(take)
+            return bytes(data)
         finally:
-            body.close()
+            self.budget.release(len(data))
 
 
 def _load_tls() -> ssl.SSLContext:

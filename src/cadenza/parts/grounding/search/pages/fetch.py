@@ -24,7 +24,6 @@ Every failure is FetchFailed with one of these reasons:
 
 import asyncio
 from collections.abc import Sequence
-from importlib.metadata import version
 from weakref import WeakValueDictionary
 
 from cadenza.parts.grounding.files.records import FetchedPage
@@ -47,7 +46,6 @@ from cadenza.parts.grounding.search.pages.client import (
 from cadenza.parts.grounding.search.pages.robots import Robots
 from cadenza.parts.grounding.search.records import FetchFailed
 
-USER_AGENT = f"Cadenza/{version('cadenza')} (reads pages that a user asks about)"
 PDF = "application/pdf"
 
 
@@ -63,12 +61,11 @@ class PageFetcher:
         limits: FetchLimits | None = None,
         allow_networks: Sequence[Network] = (),
         resolve: Resolve | None = None,
-        user_agent: str = USER_AGENT,
     ) -> None:
         self.loopback = tuple(network for network in allow_networks if network.is_loopback)
         self._limits = limits or FetchLimits()
         rules = AddressRules(allow_networks)
-        self._client = PageClient(self._limits, rules, resolve or SystemResolver(), user_agent)
+        self._client = PageClient(self._limits, rules, resolve or SystemResolver())
         self._robots = Robots(self._client, self._limits)
         self._pages = ContentCache[FetchedPage](asyncio.get_running_loop().time, self._limits.pages)
         self._slots: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()  # by owner
