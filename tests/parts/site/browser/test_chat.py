@@ -87,7 +87,7 @@ def test_a_reply_is_streamed_rendered_and_kept(open_page: OpenPage, upstream: Lo
 
 
 def test_stop_edit_and_regenerate(open_page: OpenPage, upstream: LoopbackUpstream, email: str) -> None:
-    """A stopped reply is kept and charged; edits and new replies are branches; what is deleted amid a reply stays so."""
+    """A stopped reply is kept and charged; edits and new replies are branches; what is deleted amid one stays so."""
     upstream.script(Sse([ROLE, said("A *long* story"), Pause()]), whole("Second story."), whole("Third story."))
     page = open_page()
     open_chat(page, email)
