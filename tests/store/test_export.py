@@ -9,7 +9,7 @@ import zipfile
 import pytest
 from sqlalchemy import Column, MetaData, Table, Text
 
-from cadenza.control.account.export import begin_export, describe, field_names, write_archive
+from cadenza.control.account.export import begin_export, describe, shown_fields, write_archive
 from cadenza.core.records import COMMAND_LINE, Usage
 from cadenza.pace import Pace
 from cadenza.store.columns import Exported, shown
@@ -65,7 +65,7 @@ async def test_an_archive_has_everything_and_no_secrets(filled: Store) -> None:
         mine = [row for row in await rows_of(filled, one.table) if getattr(row, one.owner) == OWNER]
         found = read_csv(archive, one.file) if one.file.endswith(".csv") else json.loads(archive.read(one.file))
         assert (len(found), counts[one.file]) == (len(mine), len(mine)), one.file
-        assert all([*row] == field_names(one) for row in found)
+        assert all([*row] == [*shown_fields(one)] for row in found)
     everything = b"".join(archive.read(name) for name in archive.namelist())
     for word in (OTHER, OTHER_EMAIL, '"hash"', "key_b", (b"a" * 32).hex(), "a" * 32):
         assert word.encode() not in everything, word
@@ -86,7 +86,7 @@ async def test_the_text_explains_every_field(filled: Store) -> None:
     assert text == describe(await begin_export(filled, EMAIL, COMMAND_LINE, NOW_MS), NOW_MS)
     for one in EXPORTED:
         part = text.partition(f"\n{one.file}\n")[2].partition("\n\n")[0]
-        assert re.findall(r"^    (\w+) ", part, re.MULTILINE) == field_names(one), one.file
+        assert re.findall(r"^    (\w+) ", part, re.MULTILINE) == [*shown_fields(one)], one.file
 
 
 async def test_rows_are_read_page_by_page(filled: Store) -> None:

@@ -8,6 +8,7 @@ store that fails is logged, and asked again later.
 
 import asyncio
 from functools import partial
+from typing import Literal
 
 import msgspec
 
@@ -65,26 +66,22 @@ class RetentionKeeper:
         done.sessions = await self._remove("sessions", now_ms, ends)
         done.links = await self._remove("links", now_ms, ends)
         if limits.audit_event_days is not None:
-            done.audit_events = await self._remove_audit_events(now_ms, now_ms - limits.audit_event_days * DAY_MS)
-        if limits.usage_days is not None:
-            done.usage = await self._remove_usage(now_ms, (now_ms // DAY_MS - limits.usage_days) * DAY_MS)
+            before_ms = now_ms - limits.audit_event_days * DAY_MS
+            done.audit_events = await self._remove_before("audit_events", now_ms, before_ms)
+        if limits.usage_days is not None:  # whole days
+            done.usage = await self._remove_before("usage", now_ms, (now_ms // DAY_MS - limits.usage_days) * DAY_MS)
         if done:
             self._log.info("what is older than the limits was removed", **msgspec.structs.asdict(done))
         return done
 
-    async def _remove_audit_events(self, now_ms: int, before_ms: int) -> int:
-        if not await self._claim("audit_events", now_ms):
+    async def _remove_before(self, name: Literal["audit_events", "usage"], now_ms: int, before_ms: int) -> int:
+        """What is older, of rows of which the store says how far the limit has come."""
+        if not await self._claim(name, now_ms):
             return 0
-        await self._store.transact(lambda tx: expired_rows.keep_from(tx, "audit_events", before_ms))
-        end = await expired_rows.first_kept_event(self._store, before_ms)
-        return await self._remove_all("audit_events", {"before": before_ms, "end": end})
-
-    async def _remove_usage(self, now_ms: int, before_ms: int) -> int:
-        """The metering rows of the days before this one."""
-        if not await self._claim("usage", now_ms):
-            return 0
-        await self._store.transact(lambda tx: expired_rows.keep_from(tx, "usage", before_ms))
-        return await self._remove_all("usage", {"before": before_ms, "end": first_id(before_ms)})
+        await self._store.transact(lambda tx: expired_rows.keep_from(tx, name, before_ms))
+        is_usage = name == "usage"
+        end = first_id(before_ms) if is_usage else await expired_rows.first_kept_event(self._store, before_ms)
+        return await self._remove_all(name, {"before": before_ms, "end": end})
 
     async def _remove(self, name: Kept, now_ms: int, values: Values) -> int:
         return await self._remove_all(name, values) if await self._claim(name, now_ms) else 0

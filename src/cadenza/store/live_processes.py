@@ -48,27 +48,28 @@ def find_locked(database: Path, rows: Rows) -> list[LiveProcess]:
 
 
 async def find_live(read: ReadRows, lock: Callable[[], Awaitable[object]]) -> list[LiveProcess]:
-    """The live processes of a Postgres store. If there is none, `lock` locks out those that start now."""
-    known = {row[0] for row in await read()}
-    if live := await find_with_heartbeat(read):
-        return live
-    await lock()
-    return [LiveProcess(*row) for row in await read() if row[0] not in known]
+    """The live processes of a Postgres store: those whose heartbeat counters change while this function watches them.
 
-
-async def find_with_heartbeat(read: ReadRows) -> list[LiveProcess]:
-    """Those whose heartbeat counters change while this function watches them. Without rows it returns at once."""
-    before = {row[0]: LiveProcess(*row) for row in await read()}
+    If there is none, `lock` locks out those that start now. Without rows nothing is watched.
+    """
+    before = first = await _read(read)
     live: dict[str, LiveProcess] = {}
     loop = asyncio.get_running_loop()
     began_s = loop.time()
     while before.keys() - live.keys() and loop.time() - began_s < (FOUND_S if live else DEAD_S):
         await asyncio.sleep(POLL_INTERVAL_S)
-        now = {row[0]: LiveProcess(*row) for row in await read()}
+        now = await _read(read)
         moved = (name for name in now if name not in before or before[name].beats != now[name].beats)
         live |= {name: now[name] for name in moved}
         before = {name: process for name, process in before.items() if name in now}
+    if not live:
+        await lock()
+        live = {name: process for name, process in (await _read(read)).items() if name not in first}
     return [live[name] for name in sorted(live)]
+
+
+async def _read(read: ReadRows) -> dict[str, LiveProcess]:
+    return {row[0]: LiveProcess(*row) for row in await read()}
 
 
 def refuse_older(live: Iterable[LiveProcess], needed: str) -> None:

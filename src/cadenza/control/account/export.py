@@ -27,7 +27,7 @@ from cadenza.store.tables.personal_data import EXPORTED, LEFT_OUT, ExportedTable
 FORMAT = 1
 README = "README.txt"
 MANIFEST = "manifest.json"
-BALANCE = "balance"
+STATEMENT, BALANCE = "statement.csv", "balance"
 ABOUT = """\
 Everything that this service stores about the account {email}
 as of {made_at}. Prompts and replies are not here: they are never stored.
@@ -109,9 +109,9 @@ class _TableFile:
         self.count = 0
         self._file = file
         self._is_csv = exported.file.endswith(".csv")
-        self._fields = field_names(exported)
+        self._fields = [*shown_fields(exported)]
         self._show = [_converter(name, exported) for name in exported.fields]
-        self._amount = [*exported.fields].index("amount_nano") if has_balance(exported) else None
+        self._amount = self._fields.index("amount") if exported.file == STATEMENT else None
         self._balance_nano = 0
         if self._is_csv:
             self._file.write(csv_text([self._fields]).encode())
@@ -146,31 +146,20 @@ def _converter(column: str, exported: ExportedTable) -> Callable[[Any], object] 
         return format_dollars
     if column == "at" or column.endswith("_at"):
         return rfc3339
-    if exported.is_flag(column):
-        return bool  # SQLite has numbers
-    return json.loads if column == "facts" else None
+    return bool if exported.is_flag(column) else None  # SQLite has numbers
 
 
-def has_balance(exported: ExportedTable) -> bool:
-    """The statement also has the balance after each entry."""
-    return exported.file == "statement.csv"
-
-
-def field_names(exported: ExportedTable) -> list[str]:
-    return [*(_shown_name(name) for name in exported.fields), *([BALANCE] if has_balance(exported) else [])]
-
-
-def _shown_name(column: str) -> str:
-    return column.removesuffix("_nano")
+def shown_fields(exported: ExportedTable) -> dict[str, str]:
+    """The fields of the file, with what each means. The statement also has the balance after each entry."""
+    fields = {name.removesuffix("_nano"): meaning for name, meaning in exported.fields.items()}
+    return fields | ({BALANCE: "the balance after it"} if exported.file == STATEMENT else {})
 
 
 def describe(account: Account, now_ms: int) -> str:
     """The text file of an archive: what each file and each field is."""
     parts = [ABOUT.format(email=account.email, made_at=rfc3339(now_ms))]
     for exported in EXPORTED:
-        fields = {_shown_name(name): meaning for name, meaning in exported.fields.items()}
-        if has_balance(exported):
-            fields[BALANCE] = "the balance after it"
+        fields = shown_fields(exported)
         width = max(map(len, fields)) + 2
         lines = [f"    {name:<{width}}{meaning}" for name, meaning in fields.items()]
         parts.append("\n".join([exported.file, f"  {exported.about}", *lines, ""]))

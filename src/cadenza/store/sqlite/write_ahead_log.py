@@ -36,20 +36,20 @@ class Checkpoints:
         self._database = database
         self._copy_remaining = copy_remaining
         self._copied = 0
-        self._task: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[object] | None = None
         self._freed_s = -math.inf  # when the log was truncated for space
 
     def committed(self, changes: int) -> None:
         """Call it after a commit, with the number of rows that its connection has changed so far."""
-        if changes - self._copied >= CHECKPOINT_ROWS and self._task is None:
+        if changes - self._copied >= CHECKPOINT_ROWS and self._is_idle():
             self._copied = changes
             self._task = asyncio.create_task(self._copy())
 
     def disk_is_full(self) -> None:
         """Call it after a commit that found no space."""
-        if self._task is None and time.monotonic() - self._freed_s >= FREE_EVERY_S:
+        if self._is_idle() and time.monotonic() - self._freed_s >= FREE_EVERY_S:
             self._freed_s = time.monotonic()
-            self._task = asyncio.create_task(self._free())
+            self._task = asyncio.create_task(empty_log(self._database))
 
     async def stop(self) -> None:
         """Wait for a copy that is being made."""
@@ -57,18 +57,12 @@ class Checkpoints:
             await self._task
         self._copied = 0
 
-    async def _copy(self) -> None:
-        try:
-            await asyncio.to_thread(_copy_log, self._database)
-            await self._copy_remaining()
-        finally:
-            self._task = None
+    def _is_idle(self) -> bool:
+        return self._task is None or self._task.done()
 
-    async def _free(self) -> None:
-        try:
-            await empty_log(self._database)
-        finally:
-            self._task = None
+    async def _copy(self) -> None:
+        await asyncio.to_thread(_copy_log, self._database)
+        await self._copy_remaining()
 
 
 def _copy_log(path: Path) -> None:
