@@ -143,6 +143,13 @@ def shared_upstream() -> Iterator[LoopbackUpstream]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def backup() -> Iterator[LoopbackUpstream]:
+    """A second upstream."""
+    with LoopbackUpstream() as running:
+        yield running
+
+
 @pytest.fixture(scope="session")
 def service(shared_upstream: LoopbackUpstream) -> Iterator[Service]:
     """The ordinary service: every class on the shared upstream."""

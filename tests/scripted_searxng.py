@@ -2,9 +2,13 @@
 
 import contextlib
 import http.server
+import json
 import threading
 from collections.abc import Iterator
 from urllib.parse import parse_qs
+
+RESULTS = [{"url": "https://a.example/1", "title": "One", "content": "The first snippet."}]
+ANSWER = (200, "application/json", json.dumps({"query": "q", "results": RESULTS}).encode())
 
 
 class ScriptedSearxng(http.server.ThreadingHTTPServer):

@@ -6,7 +6,6 @@ import openai
 import pytest
 
 from tests.account import Account, open_account
-from tests.loopback import LoopbackUpstream
 from tests.raw_client import RawClient
 from tests.service import Service
 
@@ -53,10 +52,3 @@ def account(service: Service) -> Iterator[Account]:
     """An account with plenty of credit."""
     with open_account(service) as opened:
         yield opened
-
-
-@pytest.fixture(scope="module")
-def backup() -> Iterator[LoopbackUpstream]:
-    """A second upstream."""
-    with LoopbackUpstream() as running:
-        yield running

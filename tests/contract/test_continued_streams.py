@@ -22,16 +22,10 @@ BROKEN = Sse([ROLE, *map(said, BEGUN), Reset()])
 
 
 @pytest.fixture(scope="module")
-def second() -> Iterator[LoopbackUpstream]:
-    with LoopbackUpstream() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def continued(shared_upstream: LoopbackUpstream, second: LoopbackUpstream) -> Iterator[Service]:
+def continued(shared_upstream: LoopbackUpstream, backup: LoopbackUpstream) -> Iterator[Service]:
     """forte: two routes, the second can continue an answer. mezzo: one that may not be silent for long."""
     spec = ServiceSpec(
-        providers={"first": shared_upstream.base_url, "second": second.base_url},
+        providers={"first": shared_upstream.base_url, "second": backup.base_url},
         routes={
             "forte": [
                 RouteSpec("first", "one", more_toml=FIRST_COSTS),
@@ -45,19 +39,19 @@ def continued(shared_upstream: LoopbackUpstream, second: LoopbackUpstream) -> It
 
 
 @pytest.fixture
-def account(continued: Service, second: LoopbackUpstream) -> Iterator[Account]:
-    second.reset()
+def account(continued: Service, backup: LoopbackUpstream) -> Iterator[Account]:
+    backup.reset()
     continued.reload()
     with open_account(continued) as opened:
         yield opened
 
 
 def test_both_providers_of_a_continued_stream_cost_something(
-    account: Account, upstream: LoopbackUpstream, second: LoopbackUpstream
+    account: Account, upstream: LoopbackUpstream, backup: LoopbackUpstream
 ) -> None:
     """The first counts the prompt and what it said; the second counts both as its prompt, and the rest."""
     upstream.script(BROKEN)
-    second.script(Sse([ROLE, said(" was"), said(" a fox."), STOP, usage_chunk(usage_of(20 + SAID_TOKENS, 5, 7))]))
+    backup.script(Sse([ROLE, said(" was"), said(" a fox."), STOP, usage_chunk(usage_of(20 + SAID_TOKENS, 5, 7))]))
     account.api.chat(stream=True, max_tokens=40)
     [row] = account.service.ledger.query(COST_OF, account.charge()["completion_id"])
     first_nano = PROMPT_TOKENS * 100 + SAID_TOKENS * 400
@@ -72,16 +66,16 @@ def test_silence_mid_stream_ends_it(account: Account, upstream: LoopbackUpstream
 
 
 def test_client_leaves_during_the_continuation(
-    account: Account, upstream: LoopbackUpstream, second: LoopbackUpstream
+    account: Account, upstream: LoopbackUpstream, backup: LoopbackUpstream
 ) -> None:
     """A client that leaves during the continuation ends it at once and pays for the text of both upstreams."""
     pause = Pause()
     upstream.script(BROKEN)
-    second.script(Sse([ROLE, said(" was"), pause, said(" a fox."), STOP]))
+    backup.script(Sse([ROLE, said(" was"), pause, said(" a fox."), STOP]))
     with account.api.open_chat(model="forte", stream=True) as connection:
         read_until(connection, b'" was"')
         pause.wait_until_reached()
-    second.wait_for_disconnect()
+    backup.wait_for_disconnect()
     pause.release()
     account.wait_until_ended()
     said_tokens = count_tokens("".join(BEGUN) + " was")

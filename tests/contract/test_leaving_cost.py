@@ -46,28 +46,16 @@ def test_leaving_at_the_second_route_costs_the_prompt_once(
     assert (row["provider"], row["status"]) == ("second", 499)
 
 
-def test_leaving_while_the_answer_is_only_a_role_costs_the_prompt(
-    service: Service, upstream: LoopbackUpstream, protocol: str
+@pytest.mark.parametrize("stream", [False, True])
+def test_leaving_before_a_word_was_delivered_costs_the_prompt(
+    service: Service, upstream: LoopbackUpstream, protocol: str, stream: bool
 ) -> None:
-    """The stream has begun, but not a word of it was delivered."""
-    pause = Pause()
-    upstream.script(Sse([ROLE, pause]))
-    with open_account(service) as account:
-        with account.api.open_chat(protocol, stream=True):
-            pause.wait_until_reached()
-        account.wait_until_ended()
-        assert account.charge()["amount_nano"] == -PROMPT_NANO
-
-
-def test_leaving_within_a_plain_reply_costs_the_prompt(
-    service: Service, upstream: LoopbackUpstream, protocol: str
-) -> None:
-    """The upstream has sent half of its answer; nothing of it was delivered."""
+    """The stream has begun with a role alone, or the upstream has sent half of a plain answer."""
     pause = Pause()
     head = http_head(200, {"content-type": "application/json", "content-length": "999"})
-    upstream.script(Raw([head, b'{"choices": [', pause]))
+    upstream.script(Sse([ROLE, pause]) if stream else Raw([head, b'{"choices": [', pause]))
     with open_account(service) as account:
-        with account.api.open_chat(protocol):
+        with account.api.open_chat(protocol, stream=stream):
             pause.wait_until_reached()
         account.wait_until_ended()
         assert account.charge()["amount_nano"] == -PROMPT_NANO

@@ -106,7 +106,7 @@ def checked_rows(deployment: Deployment) -> dict[str, Row]:
     return rows
 
 
-def test_client_that_leaves_at_any_chunk_pays_for_what_it_got(
+async def test_client_that_leaves_at_any_chunk_pays_for_what_it_got(
     deployment: Deployment, upstream: LoopbackUpstream
 ) -> None:
     """A client that leaves after some chunks pays for the prompt and their tokens; after none, for the prompt."""
@@ -123,10 +123,7 @@ def test_client_that_leaves_at_any_chunk_pays_for_what_it_got(
         way = leave_after("".join(words)) if words else at_the_pause
         return await send(deployment.processes[0].port, deployment.key, request, way)
 
-    async def run() -> list[Reply]:
-        return await asyncio.gather(*(leave(ChatRequest(number, stream=True)) for number in delivered))
-
-    replies = asyncio.run(run())
+    replies = await asyncio.gather(*(leave(ChatRequest(number, stream=True)) for number in delivered))
     rows = checked_rows(deployment)
     for (number, words), reply in zip(delivered.items(), replies, strict=True):
         request = ChatRequest(number)

@@ -12,19 +12,16 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 import pytest
 
-from tests.fault.test_stalled_store import write_lock
-from tests.ledger_reader import delivered_cost_nano, marked_costs_nano, usage_cost_nano
+from tests.fault.test_kill import BEGUN, USAGE, WORDS
+from tests.fault.test_stalled_store import COST_NANO, write_lock
+from tests.ledger_reader import delivered_cost_nano, marked_costs_nano
 from tests.load import ConnectionPool, chat_request
-from tests.loopback import LoopbackUpstream, Pause, Whole, usage_of
+from tests.loopback import LoopbackUpstream, Pause, Whole
 from tests.raw_client import ChatRequest, Reply, send
 from tests.service import Deployment, ServiceProcess, wait_until
 from tests.service_config import RouteSpec, ServiceSpec
 
 CREDIT_NANO = 10**10
-WORDS = ["Seven", " four", " five", " nine"]  # a token and five characters each: a mark by length is exact
-BEGUN = "".join(WORDS[:-1])
-USAGE = usage_of(23, 9, 4)
-COST_NANO = usage_cost_nano("forte", USAGE)
 SHORT_DRAIN_S = 1.0
 LONG_DRAIN_S = 3600.0
 MANY = 40

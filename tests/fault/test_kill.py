@@ -118,54 +118,46 @@ def protocols() -> tuple[str, str]:
     return "chat", "chat"
 
 
-def test_killed_requests_are_settled_once_by_the_next_start(
+async def test_killed_requests_are_settled_once_by_the_next_start(
     deploy: Deploy, upstream: LoopbackUpstream, protocols: tuple[str, str]
 ) -> None:
     """A killed stream is charged by its mark and cannot be resent; a killed plain request is free and may be resent."""
     deployment = deploy(CREDIT_NANO)
     streamed, plain = ChatRequest(1, stream=True, protocol=protocols[0]), ChatRequest(2, protocol=protocols[1])
     process = deployment.start()
-
-    async def run() -> list[Reply]:
-        replying = [(await begin(deployment, process, request, upstream))[0] for request in (streamed, plain)]
-        process.kill()
-        return await asyncio.gather(*replying)
-
-    stream_reply, plain_reply = asyncio.run(run())
+    replying = [(await begin(deployment, process, request, upstream))[0] for request in (streamed, plain)]
+    process.kill()
+    stream_reply, plain_reply = await asyncio.gather(*replying)
     assert stream_reply.text == BEGUN
     assert plain_reply.raw == b""
     restarted = deployment.start()
     cost = CREDIT_NANO - deployment.ledger.balance_nano
     assert cost in marked_costs_nano("forte", streamed.content, BEGUN)
     deployment.ledger.check()
-    assert asyncio.run(send(restarted.port, deployment.key, streamed)).status == 409
+    assert (await send(restarted.port, deployment.key, streamed)).status == 409
     assert deployment.ledger.charges == 1
-    assert asyncio.run(send(restarted.port, deployment.key, plain)).is_done
+    assert (await send(restarted.port, deployment.key, plain)).is_done
     assert deployment.ledger.charges == 2
 
 
-def test_holds_of_a_living_process_are_not_touched(deploy: Deploy, upstream: LoopbackUpstream) -> None:
+async def test_holds_of_a_living_process_are_not_touched(deploy: Deploy, upstream: LoopbackUpstream) -> None:
     """While one process dies twice, another's open stream keeps its hold and is charged when it ends."""
     deployment = deploy(CREDIT_NANO)
     dying, living = deployment.start_many(2)
-
-    async def run() -> None:
-        staying, pause = await begin(deployment, living, ChatRequest(1, stream=True), upstream)
-        held_nano = deployment.ledger.held_nano
-        for number, is_restarted in ((2, True), (3, False)):  # swept at the start, and by the living process
-            process = dying if is_restarted else deployment.processes[-1]
-            breaking, _ = await begin(deployment, process, ChatRequest(number, stream=True), upstream)
-            process.kill()
-            assert not (await breaking).is_done
-            if is_restarted:
-                await asyncio.to_thread(deployment.start)
-            await asyncio.to_thread(wait_until, lambda: deployment.ledger.reserves == 1, "a sweep")
-            assert deployment.ledger.held_nano == held_nano
-            assert deployment.ledger.rows()["fault-1"].state == "open"
-        pause.release()
-        assert (await staying).is_done
-
-    asyncio.run(run())
+    staying, pause = await begin(deployment, living, ChatRequest(1, stream=True), upstream)
+    held_nano = deployment.ledger.held_nano
+    for number, is_restarted in ((2, True), (3, False)):  # swept at the start, and by the living process
+        process = dying if is_restarted else deployment.processes[-1]
+        breaking, _ = await begin(deployment, process, ChatRequest(number, stream=True), upstream)
+        process.kill()
+        assert not (await breaking).is_done
+        if is_restarted:
+            await asyncio.to_thread(deployment.start)
+        await asyncio.to_thread(wait_until, lambda: deployment.ledger.reserves == 1, "a sweep")
+        assert deployment.ledger.held_nano == held_nano
+        assert deployment.ledger.rows()["fault-1"].state == "open"
+    pause.release()
+    assert (await staying).is_done
     rows = deployment.ledger.rows()
     costs_nano = [rows[f"fault-{number}"].cost_nano for number in (1, 2, 3)]
     assert costs_nano[0] == usage_cost_nano("forte", USAGE)

@@ -45,45 +45,34 @@ def test_storm_serves_exactly_what_the_balance_pays_for(deploy: Deploy, upstream
     deployment.ledger.check()
 
 
-def test_storm_never_holds_more_than_the_balance(deploy: Deploy, upstream: LoopbackUpstream) -> None:
+async def test_storm_never_holds_more_than_the_balance(deploy: Deploy, upstream: LoopbackUpstream) -> None:
     """While all credit is held nothing more is admitted, and what the replies did not cost is free again afterwards."""
     deployment, pause = deploy(PAID * HOLD_NANO), Pause()
     process = deployment.start()
     upstream.always(Whole(WORDS, usage_of(1, 1), pause))
-
-    async def run() -> list[Reply]:
-        requests = [ChatRequest(FIRST + number, max_tokens=MAX_TOKENS) for number in range(REQUESTS)]
-        replies = [asyncio.create_task(send(process.port, deployment.key, request)) for request in requests]
-        while sum(reply.done() for reply in replies) < REQUESTS - PAID:
-            await asyncio.wait([reply for reply in replies if not reply.done()], return_when=asyncio.FIRST_COMPLETED)
-        assert deployment.ledger.held_nano == deployment.ledger.balance_nano == PAID * HOLD_NANO
-        pause.release()
-        return await asyncio.gather(*replies)
-
-    assert Counter(reply.status for reply in asyncio.run(run())) == {200: PAID, 402: REQUESTS - PAID}
+    requests = [ChatRequest(FIRST + number, max_tokens=MAX_TOKENS) for number in range(REQUESTS)]
+    replies = [asyncio.create_task(send(process.port, deployment.key, request)) for request in requests]
+    while sum(reply.done() for reply in replies) < REQUESTS - PAID:
+        await asyncio.wait([reply for reply in replies if not reply.done()], return_when=asyncio.FIRST_COMPLETED)
+    assert deployment.ledger.held_nano == deployment.ledger.balance_nano == PAID * HOLD_NANO
+    pause.release()
+    assert Counter(reply.status for reply in await asyncio.gather(*replies)) == {200: PAID, 402: REQUESTS - PAID}
     assert deployment.ledger.balance_nano == PAID * (HOLD_NANO - 1070 - 3450)
     deployment.ledger.check()
 
 
-def test_the_last_credit_pays_for_replies_that_cost_more_than_was_held(
+async def test_the_last_credit_pays_for_replies_that_cost_more_than_was_held(
     deploy: Deploy, upstream: LoopbackUpstream
 ) -> None:
     """All credit is held, and the upstream counts more: each reply is whole, and is charged what was held for it."""
     deployment, pause = deploy(PAID * HOLD_NANO), Pause()
     process = deployment.start()
     upstream.always(Whole(WORDS, usage_of(PROMPT_TOKENS + MORE_TOKENS, MAX_TOKENS), pause))
-
-    async def run() -> list[Reply]:
-        requests = [
-            ChatRequest(FIRST + number, max_tokens=MAX_TOKENS, stream=number % 2 == 0) for number in range(PAID)
-        ]
-        replies = [asyncio.create_task(send(process.port, deployment.key, request)) for request in requests]
-        await asyncio.to_thread(upstream.wait_for_request, PAID)
-        pause.release()
-        return await asyncio.gather(*replies)
-
-    replies = asyncio.run(run())
-    assert Counter((reply.status, reply.is_done) for reply in replies) == {(200, True): PAID}
+    requests = [ChatRequest(FIRST + number, max_tokens=MAX_TOKENS, stream=number % 2 == 0) for number in range(PAID)]
+    replies = [asyncio.create_task(send(process.port, deployment.key, request)) for request in requests]
+    await asyncio.to_thread(upstream.wait_for_request, PAID)
+    pause.release()
+    assert Counter((reply.status, reply.is_done) for reply in await asyncio.gather(*replies)) == {(200, True): PAID}
     charged_nano = [row["cost_nano"] for row in deployment.ledger.query("SELECT cost_nano FROM usage")]
     assert charged_nano == [HOLD_NANO] * PAID
     assert deployment.ledger.balance_nano == 0

@@ -75,44 +75,33 @@ async def latency_alone(pool: ConnectionPool, request: bytes) -> Latency:
     return Latency.of(replies)
 
 
-def test_requests_above_the_ceiling_are_refused_while_the_slots_are_taken(narrow: Overload) -> None:
+async def test_requests_above_the_ceiling_are_refused_while_the_slots_are_taken(narrow: Overload) -> None:
     """Of three times as many streams as slots two thirds get 429 before any slot is free; the others end whole."""
     request = chat_request(narrow.deployment.key, stream=True)
-
-    async def run() -> list[TimedReply]:
-        pool = ConnectionPool(narrow.process.port)
-        replies = [asyncio.create_task(pool.ask(request)) for _ in range(3 * CEILING)]
-        while sum(reply.done() for reply in replies) < 2 * CEILING:
-            await asyncio.wait([reply for reply in replies if not reply.done()], return_when=asyncio.FIRST_COMPLETED)
-        await asyncio.to_thread(wait_until, lambda: narrow.upstream.counts().holding == CEILING, "full slots")
-        assert {reply.result().status for reply in replies if reply.done()} == {429}
-        narrow.upstream.release()
-        ended = await asyncio.gather(*replies)
-        pool.close()
-        return ended
-
-    replies = asyncio.run(run())
-    assert sum(reply.is_done for reply in replies) == CEILING
-    assert all(int(reply.headers["retry-after-ms"]) > 0 for reply in of_status(replies, 429))
+    pool = ConnectionPool(narrow.process.port)
+    replies = [asyncio.create_task(pool.ask(request)) for _ in range(3 * CEILING)]
+    while sum(reply.done() for reply in replies) < 2 * CEILING:
+        await asyncio.wait([reply for reply in replies if not reply.done()], return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.to_thread(wait_until, lambda: narrow.upstream.counts().holding == CEILING, "full slots")
+    assert {reply.result().status for reply in replies if reply.done()} == {429}
+    narrow.upstream.release()
+    ended = await asyncio.gather(*replies)
+    pool.close()
+    assert sum(reply.is_done for reply in ended) == CEILING
+    assert all(int(reply.headers["retry-after-ms"]) > 0 for reply in of_status(ended, 429))
 
 
 @pytest.mark.slow(reason="an overload of many seconds")
-def test_admitted_requests_keep_their_pace(narrow: Overload, show: Show) -> None:
+async def test_admitted_requests_keep_their_pace(narrow: Overload, show: Show) -> None:
     """Under three times the load that fits, admitted requests are about as fast as alone, and refusals are faster."""
     request = chat_request(narrow.deployment.key)
     before = narrow.deployment.ledger.charges
-
-    async def run() -> tuple[Latency, list[TimedReply], Latency]:
-        pool = ConnectionPool(narrow.process.port)
-        alone = await latency_alone(pool, request)
-        async with pinged(narrow.upstream.port, "/counts") as pings:
-            replies = await pool.send_repeatedly(
-                request, 3 * CEILING, lambda served: served >= SERVED, refused_s=REPLY_S
-            )
-        pool.close()
-        return alone, replies, Latency.of(pings)
-
-    alone, replies, lag = asyncio.run(run())
+    pool = ConnectionPool(narrow.process.port)
+    alone = await latency_alone(pool, request)
+    async with pinged(narrow.upstream.port, "/counts") as pings:
+        replies = await pool.send_repeatedly(request, 3 * CEILING, lambda served: served >= SERVED, refused_s=REPLY_S)
+    pool.close()
+    lag = Latency.of(pings)
     served, refused = Latency.of(of_status(replies, 200)), Latency.of(of_status(replies, 429))
     show(f"3 x the ceiling: alone {alone}\n  served {served}\n  refused {refused}\n  lag {lag}")
     assert {reply.status for reply in replies} == {200, 429}
@@ -127,7 +116,7 @@ def test_admitted_requests_keep_their_pace(narrow: Overload, show: Show) -> None
 
 
 @pytest.mark.slow(reason="an overload of many seconds")
-def test_modest_key_is_served_beside_a_greedy_one(narrow: Overload, show: Show) -> None:
+async def test_modest_key_is_served_beside_a_greedy_one(narrow: Overload, show: Show) -> None:
     """At ten times the load that fits, keys that use less than their share are served at the first try."""
     greedy = chat_request(narrow.deployment.key)
     keys = [narrow.deployment.create_key() for _ in range(2)]
@@ -140,20 +129,15 @@ def test_modest_key_is_served_beside_a_greedy_one(narrow: Overload, show: Show) 
                 await asyncio.sleep(REPLY_S * pauses.uniform(0.5, 1.5))
         return replies
 
-    def is_full() -> bool:
-        return narrow.process.metric("cadenza_slots_taken") == CEILING
-
-    async def run() -> tuple[list[TimedReply], list[list[TimedReply]]]:
-        pool, enough = ConnectionPool(narrow.process.port), asyncio.Event()
-        crowding = asyncio.create_task(pool.send_repeatedly(greedy, 10 * CEILING, lambda _: enough.is_set(), REPLY_S))
-        await asyncio.to_thread(wait_until, is_full, "the greedy key taking every slot")
-        few = await asyncio.gather(*(try_often(pool, key) for key in keys))
-        enough.set()
-        many = await crowding
-        pool.close()
-        return many, few
-
-    many, few = asyncio.run(run())
+    pool, enough = ConnectionPool(narrow.process.port), asyncio.Event()
+    crowding = asyncio.create_task(pool.send_repeatedly(greedy, 10 * CEILING, lambda _: enough.is_set(), REPLY_S))
+    await asyncio.to_thread(
+        wait_until, lambda: narrow.process.metric("cadenza_slots_taken") == CEILING, "the greedy key taking every slot"
+    )
+    few = await asyncio.gather(*(try_often(pool, key) for key in keys))
+    enough.set()
+    many = await crowding
+    pool.close()
     tries = [reply for client in few for reply in client]
     few_served, many_served = of_status(tries, 200), of_status(many, 200)
     refusals = [

@@ -57,12 +57,6 @@ class Reloads:
 
 
 @pytest.fixture(scope="module")
-def elsewhere() -> Iterator[LoopbackUpstream]:
-    with LoopbackUpstream() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def running(shared_upstream: LoopbackUpstream) -> Iterator[Service]:
     """Only forte, on one upstream."""
     spec = ServiceSpec(
@@ -80,8 +74,8 @@ def account(running: Service) -> Iterator[Account]:
 
 
 @pytest.fixture
-def reloads(running: Service, account: Account, upstream: LoopbackUpstream, elsewhere: LoopbackUpstream) -> Reloads:
-    elsewhere.reset()
+def reloads(running: Service, account: Account, upstream: LoopbackUpstream, backup: LoopbackUpstream) -> Reloads:
+    backup.reset()
     running.config.write_text(running.spec.toml())
     logged = account.api.get("/v1/models").headers["x-request-id"]
     wait_until(lambda: logged in running.output, "the lines of earlier reloads, by which the next one is known")
@@ -139,53 +133,53 @@ def test_new_concurrency_applies_at_once(reloads: Reloads, upstream: LoopbackUps
         assert {check_stream(one.result().body).text for one in served} == {"all"}
 
 
-def test_new_address_is_used_at_once(reloads: Reloads, upstream: LoopbackUpstream, elsewhere: LoopbackUpstream) -> None:
+def test_new_address_is_used_at_once(reloads: Reloads, upstream: LoopbackUpstream, backup: LoopbackUpstream) -> None:
     """The next request goes to the provider's new address, and connections to the old one are closed."""
     of_others = set(upstream.connections)
     assert reloads.api.chat().status == 200
-    elsewhere.always(Good("from elsewhere"))
-    reloads.change(providers={"acme": elsewhere.base_url})
+    backup.always(Good("from elsewhere"))
+    reloads.change(providers={"acme": backup.base_url})
     assert reloads.api.chat().json["choices"][0]["message"]["content"] == "from elsewhere"
     assert len(upstream.requests) == 1
     wait_until(lambda: set(upstream.connections) <= of_others, "the old provider's connections being closed")
 
 
-def test_unchanged_provider_keeps_its_connections(reloads: Reloads, elsewhere: LoopbackUpstream) -> None:
+def test_unchanged_provider_keeps_its_connections(reloads: Reloads, backup: LoopbackUpstream) -> None:
     """A provider that did not change keeps its connections, whatever else changed."""
-    both = ServiceSpec({"acme": elsewhere.base_url}, {"forte": [RouteSpec("acme", "one")]}, "", {"concurrency": SLOTS})
+    both = ServiceSpec({"acme": backup.base_url}, {"forte": [RouteSpec("acme", "one")]}, "", {"concurrency": SLOTS})
     reloads.change(both)
     assert reloads.api.chat().status == 200
-    kept = set(elsewhere.connections)
+    kept = set(backup.connections)
     for number in range(3):
         reloads.change(both, routes={"forte": [RouteSpec("acme", f"model-{number}")]})
         assert reloads.api.chat().status == 200
-    assert set(elsewhere.connections) == kept
+    assert set(backup.connections) == kept
 
 
 def test_stream_on_a_removed_provider_ends_whole(
-    reloads: Reloads, upstream: LoopbackUpstream, elsewhere: LoopbackUpstream
+    reloads: Reloads, upstream: LoopbackUpstream, backup: LoopbackUpstream
 ) -> None:
     """A running stream stays on its provider while the next request goes elsewhere; it ends whole and is charged."""
     pause = Pause()
     upstream.script(Sse([ROLE, said("half"), pause, said(" done"), STOP, usage_chunk()]))
     with reloads.api.open_chat(stream=True) as connection:
         begun = read_until(connection, b'"half"')
-        reloads.change(providers={"other": elsewhere.base_url}, routes={"forte": [RouteSpec("other", "two")]})
+        reloads.change(providers={"other": backup.base_url}, routes={"forte": [RouteSpec("other", "two")]})
         assert reloads.api.chat().status == 200
-        assert len(elsewhere.requests) == 1
+        assert len(backup.requests) == 1
         pause.release()
         assert b"[DONE]" in begun + read_all(connection)
     assert reloads.charges_nano == [FORTE_NANO, FORTE_NANO]
 
 
-def test_request_that_waits_for_the_store_is_served(reloads: Reloads, elsewhere: LoopbackUpstream) -> None:
+def test_request_that_waits_for_the_store_is_served(reloads: Reloads, backup: LoopbackUpstream) -> None:
     """A request that was planned before its provider was removed is still served."""
     store = reloads.service.folder / "data" / "cadenza.db"
     with closing(sqlite3.connect(store, STORE_WAIT_S, isolation_level=None)) as lock, ThreadPoolExecutor(1) as other:
         lock.execute("BEGIN IMMEDIATE")
         waiting = other.submit(reloads.api.chat)
         wait_until(lambda: slots_taken(reloads.api) == 1, "the request being planned")
-        spec = ServiceSpec({"other": elsewhere.base_url}, {"forte": [RouteSpec("other", "two")]})
+        spec = ServiceSpec({"other": backup.base_url}, {"forte": [RouteSpec("other", "two")]})
         reloads.write(spec.toml())
         times = reloads.service.output.count(RELOADED)
         reloads.service.process.send_signal(signal.SIGHUP)
@@ -289,24 +283,24 @@ def wait_for_another(asked: LoopbackUpstream, replies: list[Future[Reply]]) -> N
 
 
 def test_requests_during_reloads_all_succeed(
-    reloads: Reloads, upstream: LoopbackUpstream, elsewhere: LoopbackUpstream
+    reloads: Reloads, upstream: LoopbackUpstream, backup: LoopbackUpstream
 ) -> None:
     """While routes and addresses change twenty times, every one of two hundred requests is served."""
     specs = [
         ServiceSpec(
             {"acme": base_url}, {"forte": [RouteSpec("acme", "one", weight=weight)]}, "", {"concurrency": SLOTS}
         )
-        for weight, base_url in enumerate((upstream.base_url, elsewhere.base_url), start=1)
+        for weight, base_url in enumerate((upstream.base_url, backup.base_url), start=1)
     ]
     with ThreadPoolExecutor(SLOTS) as threads:
         replies = [threads.submit(reloads.api.chat, stream=bool(number % 2)) for number in range(200)]
         for number in range(20):
             reloads.write(specs[number % 2].toml())
             reloads.service.reload()
-            wait_for_another((upstream, elsewhere)[number % 2], replies)
+            wait_for_another((upstream, backup)[number % 2], replies)
         statuses = {reply.result().status for reply in replies}
         whole = [b"[DONE]" in reply.result().body for reply in replies[1::2]]
     assert statuses == {200}
     assert all(whole)
-    assert len(upstream.requests) + len(elsewhere.requests) == 200
-    assert min(len(upstream.requests), len(elsewhere.requests)) > 0
+    assert len(upstream.requests) + len(backup.requests) == 200
+    assert min(len(upstream.requests), len(backup.requests)) > 0

@@ -15,16 +15,14 @@ from typing import Any
 import pytest
 
 from tests.fault.conftest import Deploy
+from tests.fault.test_kill import CREDIT_NANO, USAGE, WORDS, begin
 from tests.ledger_reader import usage_cost_nano
-from tests.loopback import LoopbackUpstream, Pause, Whole, usage_of
+from tests.loopback import LoopbackUpstream, Pause, Whole
 from tests.migrated import STORE_WAIT_S
 from tests.raw_client import ChatRequest, Reply, send
 from tests.service import Deployment, ServiceProcess, wait_until
 from tests.service_config import classes_spec
 
-CREDIT_NANO = 10**9
-WORDS = ["Seven", " four", " five", " nine"]  # a token and five characters each: a mark by length is exact
-USAGE = usage_of(23, 9, 4)
 COST_NANO = usage_cost_nano("forte", USAGE)
 QUIET_S = 1.0
 RETRIES = "cadenza_ledger_retries_total"
@@ -47,19 +45,6 @@ def no_space(process: ServiceProcess) -> Iterator[None]:
     resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (0, most))
     yield
     resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (most, most))
-
-
-async def begin_stream(
-    deployment: Deployment, process: ServiceProcess, upstream: LoopbackUpstream, number: int
-) -> tuple[asyncio.Task[Reply], Pause]:
-    """A stream that its upstream pauses in the middle, after its delivered tokens were marked."""
-    pause = Pause()
-    upstream.script(Whole(WORDS, USAGE, pause))
-    replying = asyncio.create_task(send(process.port, deployment.key, ChatRequest(number, stream=True)))
-    await asyncio.to_thread(pause.wait_until_reached)
-    marked = len(WORDS) - 1
-    await asyncio.to_thread(wait_until, lambda: deployment.ledger.marked_tokens() == marked, "a mark")
-    return replying, pause
 
 
 async def all_stay_open(*replies: asyncio.Task[Reply]) -> bool:
@@ -88,36 +73,28 @@ def locked(shared_upstream: LoopbackUpstream) -> Iterator[Deployment]:
         yield deployment
 
 
-def test_locked_store_delays_a_request(locked: Deployment, upstream: LoopbackUpstream) -> None:
+async def test_locked_store_delays_a_request(locked: Deployment, upstream: LoopbackUpstream) -> None:
     """A request that meets a locked store is served when the lock is released, and sends no byte before."""
     upstream.always(Whole(WORDS, USAGE))
     before_nano = locked.ledger.balance_nano
-
-    async def run() -> list[Reply]:
-        requests, port = [ChatRequest(1), ChatRequest(2, stream=True)], locked.processes[0].port
-        with write_lock(locked.store):
-            replies = [asyncio.create_task(send(port, locked.key, request)) for request in requests]
-            assert await all_stay_open(*replies)
-        return await asyncio.gather(*replies)
-
-    assert [reply.is_done for reply in asyncio.run(run())] == [True, True]
+    requests, port = [ChatRequest(1), ChatRequest(2, stream=True)], locked.processes[0].port
+    with write_lock(locked.store):
+        replies = [asyncio.create_task(send(port, locked.key, request)) for request in requests]
+        assert await all_stay_open(*replies)
+    assert [reply.is_done for reply in await asyncio.gather(*replies)] == [True, True]
     assert before_nano - locked.ledger.balance_nano == 2 * COST_NANO
     locked.ledger.check()
 
 
-def test_locked_store_delays_the_end_of_a_stream(locked: Deployment, upstream: LoopbackUpstream) -> None:
+async def test_locked_store_delays_the_end_of_a_stream(locked: Deployment, upstream: LoopbackUpstream) -> None:
     """A stream whose charge meets a locked store ends only when the charge is durable."""
     before_nano = locked.ledger.balance_nano
-
-    async def run() -> Reply:
-        replying, pause = await begin_stream(locked, locked.processes[0], upstream, 3)
-        with write_lock(locked.store):
-            pause.release()
-            assert await all_stay_open(replying)
-            assert locked.ledger.balance_nano == before_nano
-        return await replying
-
-    assert asyncio.run(run()).is_done
+    replying, pause = await begin(locked, locked.processes[0], ChatRequest(3, stream=True), upstream)
+    with write_lock(locked.store):
+        pause.release()
+        assert await all_stay_open(replying)
+        assert locked.ledger.balance_nano == before_nano
+    assert (await replying).is_done
     assert before_nano - locked.ledger.balance_nano == COST_NANO
     locked.ledger.check()
 
@@ -129,7 +106,7 @@ def test_long_lock_refuses_new_requests_and_ends_running_ones(locked: Deployment
     assert asyncio.run(send(port, locked.key, ChatRequest(4))).is_done  # so that there is a reserve
 
     async def run() -> tuple[Reply, Reply]:
-        streaming, pause = await begin_stream(locked, locked.processes[0], upstream, 5)
+        streaming, pause = await begin(locked, locked.processes[0], ChatRequest(5, stream=True), upstream)
         second = Pause()
         upstream.script(Whole(WORDS, USAGE, second))
         replying = asyncio.create_task(send(port, locked.key, ChatRequest(6)))
@@ -151,27 +128,23 @@ def test_long_lock_refuses_new_requests_and_ends_running_ones(locked: Deployment
 
 
 @pytest.mark.parametrize("has_piped_log", [True, False], ids=["store", "store and log"])
-def test_full_disk_refuses_new_requests_and_charges_running_ones(
+async def test_full_disk_refuses_new_requests_and_charges_running_ones(
     deploy: Deploy, upstream: LoopbackUpstream, has_piped_log: bool
 ) -> None:
     """While nothing can be written new requests are 429 and no stream is whole; with space again all recovers."""
     deployment = deploy(CREDIT_NANO)
     process = deployment.start(has_piped_log=has_piped_log)
-
-    async def run() -> Reply:
-        replying, pause = await begin_stream(deployment, process, upstream, 1)
-        with no_space(process):
-            pause.release()
-            await asyncio.to_thread(wait_until, lambda: process.metric(RETRIES) > 0, "a charge that is not taken")
-            for number in (2, 3):
-                check_refused(await send(process.port, deployment.key, ChatRequest(number, stream=number == 3)))
-            assert deployment.ledger.charges == 0
-            check_refused(await send(process.port, deployment.key, ChatRequest(4)))
-        return await replying
-
-    reply = asyncio.run(run())
+    replying, pause = await begin(deployment, process, ChatRequest(1, stream=True), upstream)
+    with no_space(process):
+        pause.release()
+        await asyncio.to_thread(wait_until, lambda: process.metric(RETRIES) > 0, "a charge that is not taken")
+        for number in (2, 3):
+            check_refused(await send(process.port, deployment.key, ChatRequest(number, stream=number == 3)))
+        assert deployment.ledger.charges == 0
+        check_refused(await send(process.port, deployment.key, ChatRequest(4)))
+    reply = await replying
     if not reply.is_done:  # on a busy machine it may have waited for too long
         check_unconfirmed(reply.events[-1], 1)
     wait_until(lambda: CREDIT_NANO - deployment.ledger.balance_nano == COST_NANO, "the charge")
     deployment.ledger.check()
-    assert asyncio.run(send(process.port, deployment.key, ChatRequest(5))).is_done
+    assert (await send(process.port, deployment.key, ChatRequest(5))).is_done

@@ -5,7 +5,6 @@ With links, each gateway reaches Postgres and the shared state over links of its
 
 import contextlib
 import itertools
-import signal
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +13,7 @@ from typing import Self
 
 import msgspec
 
+from tests import processes
 from tests.fleet.cluster import Cluster
 from tests.fleet.ledger import FleetLedger
 from tests.fleet.nginx import Nginx
@@ -103,7 +103,7 @@ class Fleet:
         with contextlib.ExitStack() as undo:
             undo.push(self._stack)
             self.gateways.extend(self._make_gateway(number) for number in range(GATEWAYS))
-            self.ledger = FleetLedger(self.cluster.url(self.database), self._write_config("auditor", NO_STATE, None))
+            self.ledger = FleetLedger(self.cluster.url(self.database))
             self.each(Gateway.start)
             self.nginx = self._stack.enter_context(Nginx(self.ports))
             undo.pop_all()
@@ -195,14 +195,9 @@ def faked_clock(library: str, wrong_s: float) -> dict[str, str]:
     return {"LD_PRELOAD": library, "FAKETIME": f"{wrong_s:+.0f}", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
 
 
-@contextlib.contextmanager
-def stopped(gateway: Gateway) -> Iterator[None]:
+def stopped(gateway: Gateway) -> contextlib.AbstractContextManager[None]:
     """The process of the gateway does nothing during the block."""
-    gateway.process.send_signal(signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        gateway.process.send_signal(signal.SIGCONT)
+    return processes.stopped([gateway.process.pid])
 
 
 @contextlib.contextmanager

@@ -4,17 +4,15 @@ import contextlib
 import secrets
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-from click.testing import CliRunner
 
-from cadenza.cli import app
 from cadenza.control.account.accounts import get_owner
 from cadenza.control.keys import KeyOrder, create_key
 from cadenza.control.money.credit import give_credit
 from cadenza.core.records import COMMAND_LINE
+from cadenza.ledger.check import find_violations
 from cadenza.parts.postgres.session import ANNOUNCE
 from cadenza.store.store import Store
 from tests.fleet.cluster import connect
@@ -57,9 +55,8 @@ class Row(msgspec.Struct, frozen=True):
 class FleetLedger:
     """One database, which is read and changed beside the gateways."""
 
-    def __init__(self, url: str, config: Path) -> None:
+    def __init__(self, url: str) -> None:
         self.url = url
-        self._config = config
 
     def move(self, url: str) -> None:
         """Read and change another copy of the database from now on."""
@@ -141,10 +138,9 @@ class FleetLedger:
         return False
 
     def check(self) -> None:
-        """Nothing is held, `cadenza ledger check` finds nothing, and no account was ever below zero."""
+        """Nothing is held, the ledger check finds nothing, and no account was ever below zero."""
         self.wait_until_nothing_is_held()
-        done = CliRunner().invoke(app, ["ledger", "check", "--config", str(self._config)])
-        assert done.exit_code == 0, done.output
+        assert self.control(find_violations) == []
         balances_nano = defaultdict[str, int](int)
         for entry_id, account_id, amount_nano in self.query(
             "SELECT id, account_id, amount_nano FROM entries ORDER BY id"

@@ -23,6 +23,7 @@ COST_NANO = usage_cost_nano("forte", USAGE)
 CREDIT_NANO = 10**12
 PAUSE_S = 0.1  # of a client after each reply: without it the load would take all cores
 REFUSED_PAUSE_S = 0.1
+RECOVERED_S = 60.0
 LATE_STORE = (b"cannot reach its store", b"did not confirm the charge")
 
 
@@ -119,6 +120,14 @@ class Clients:
         await asyncio.to_thread(
             wait_until, lambda: sum(sent.reply.is_done for sent in self.sent) > count, f"{count} replies"
         )
+
+    async def check_recovery(self) -> None:
+        """Every gateway serves again by itself."""
+        for gateway in self.fleet.gateways:
+            began_s = time.monotonic()
+            while not (await self.send(self.new_request(), gateway.port)).is_done:
+                assert time.monotonic() - began_s < RECOVERED_S, "a gateway does not recover"
+                await asyncio.sleep(0.1)
 
     def check_charges(self) -> None:
         check_charges([self])

@@ -1,6 +1,5 @@
 """A class is switched to another version and back under load: all gateways switch together, and no request fails."""
 
-import asyncio
 import json
 
 import pytest
@@ -27,34 +26,30 @@ def asked_models(upstream: LoopbackUpstream) -> dict[str, str]:
     return {body["messages"][-1]["content"]: body["model"] for body in bodies}
 
 
-def test_all_gateways_switch_together(fleet: Fleet, upstream: LoopbackUpstream) -> None:
+async def test_all_gateways_switch_together(fleet: Fleet, upstream: LoopbackUpstream) -> None:
     """A request sent after a switch returned is served by the new version on every gateway; none fails or mixes."""
     clients, after = Clients(fleet), dict[str, int]()
     first = fleet.ledger.query(FIRST_VERSIONS)
     assert first == [("forte", 1), ("fortissimo", 1), ("mezzo", 1)], "three first starts record one version"
-
-    async def run() -> None:
-        store = open_store(fleet.ledger.url, STORE_WAIT_S)
-        streams = RunningStreams(clients, upstream)
-        try:
-            await streams.begin(3, fleet.ports)
-            async with clients.load(4, fleet.ports):
-                for number in range(SWITCHES):
-                    served = 2 - number % 2
-                    if served == 2:
-                        await switch(store)
-                    else:
-                        await serve_version(store, 1)
-                    for port in fleet.ports:
-                        request = clients.new_request()
-                        await clients.send_patiently(request, port)
-                        after[request.request_id] = served
-            assert all(reply.is_done for reply in await streams.end())
-            assert [one.number for one in await class_versions.list_newest(store, "forte")] == [2, 1]
-        finally:
-            await store.close()
-
-    asyncio.run(run())
+    store = open_store(fleet.ledger.url, STORE_WAIT_S)
+    streams = RunningStreams(clients, upstream)
+    try:
+        await streams.begin(3, fleet.ports)
+        async with clients.load(4, fleet.ports):
+            for number in range(SWITCHES):
+                served = 2 - number % 2
+                if served == 2:
+                    await switch(store)
+                else:
+                    await serve_version(store, 1)
+                for port in fleet.ports:
+                    request = clients.new_request()
+                    await clients.send_patiently(request, port)
+                    after[request.request_id] = served
+        assert all(reply.is_done for reply in await streams.end())
+        assert [one.number for one in await class_versions.list_newest(store, "forte")] == [2, 1]
+    finally:
+        await store.close()
     assert disturbed(clients.sent) == []
     fleet.check()
     clients.check_charges()

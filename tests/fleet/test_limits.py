@@ -30,15 +30,11 @@ def count_refusals(clients: Clients) -> int:
     return sum(sent.reply.status == 429 for sent in clients.sent)
 
 
-def test_slots_are_one_ceiling_over_the_fleet(fleet: Fleet, upstream: LoopbackUpstream) -> None:
+async def test_slots_are_one_ceiling_over_the_fleet(fleet: Fleet, upstream: LoopbackUpstream) -> None:
     """However many requests are sent, exactly as many run as there are slots, and their slots are then used again."""
     clients = Clients(fleet)
-
-    async def run() -> None:
-        for _ in range(2):
-            await fill_slots(clients, upstream)
-
-    asyncio.run(run())
+    for _ in range(2):
+        await fill_slots(clients, upstream)
     fleet.check()
     clients.check_charges()
 
@@ -64,27 +60,23 @@ async def keep_asking(clients: Clients, port: int, is_over: asyncio.Event) -> No
         await asyncio.sleep(REFUSED_PAUSE_S)
 
 
-def test_slots_of_a_killed_gateway_are_used_again(fleet: Fleet, upstream: LoopbackUpstream) -> None:
+async def test_slots_of_a_killed_gateway_are_used_again(fleet: Fleet, upstream: LoopbackUpstream) -> None:
     """A gateway that dies with running requests gives their slots back when its lease ends."""
     clients, dying = Clients(fleet), fleet.gateways[0]
     fleet.each(lambda gateway: gateway.process.reload())  # after long replies a route would be given less for a minute
-
-    async def run() -> None:
-        pause = Pause()
-        upstream.always(Whole(WORDS, USAGE, pause))
-        sending = [asyncio.create_task(keep_asking(clients, dying.port, asyncio.Event())) for _ in range(SLOTS)]
-        await asyncio.to_thread(upstream.wait_for_request, SLOTS)
-        dying.process.kill()
-        pause.release()
-        await asyncio.gather(*sending)
-        upstream.always(Whole(WORDS, USAGE))
-        other, began_s = fleet.ports[1], time.monotonic()
-        while not (await clients.send(clients.new_request(), other)).is_done:
-            assert time.monotonic() - began_s < LEASE_S, "the slots of the dead gateway are not given back"
-            await asyncio.sleep(0.1)
-
-    asyncio.run(run())
+    pause = Pause()
+    upstream.always(Whole(WORDS, USAGE, pause))
+    sending = [asyncio.create_task(keep_asking(clients, dying.port, asyncio.Event())) for _ in range(SLOTS)]
+    await asyncio.to_thread(upstream.wait_for_request, SLOTS)
+    dying.process.kill()
+    pause.release()
+    await asyncio.gather(*sending)
+    upstream.always(Whole(WORDS, USAGE))
+    other, began_s = fleet.ports[1], time.monotonic()
+    while not (await clients.send(clients.new_request(), other)).is_done:
+        assert time.monotonic() - began_s < LEASE_S, "the slots of the dead gateway are not given back"
+        await asyncio.sleep(0.1)
     dying.start()
-    asyncio.run(fill_slots(clients, upstream))
+    await fill_slots(clients, upstream)
     fleet.check()
     clients.check_charges()

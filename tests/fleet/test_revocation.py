@@ -72,23 +72,18 @@ class Revoker:
             pool.close()
 
 
-def test_no_gateway_accepts_a_key_after_its_revocation(fleet: Fleet, upstream: LoopbackUpstream) -> None:
+async def test_no_gateway_accepts_a_key_after_its_revocation(fleet: Fleet, upstream: LoopbackUpstream) -> None:
     """Of many keys that are revoked under load, none is accepted by any gateway after `key revoke` returned."""
     clients, numbers = Clients(fleet), iter(range(REVOCATIONS))
-
-    async def run() -> Revoker:
-        store = open_store(fleet.ledger.url, STORE_WAIT_S)
-        revoker = Revoker(fleet, store, clients.email)
-        try:
-            async with clients.load(4), asyncio.TaskGroup() as workers:
-                for _ in range(AT_ONCE):
-                    workers.create_task(revoker.work(numbers))
-        finally:
-            revoker.close()
-            await store.close()
-        return revoker
-
-    revoker = asyncio.run(run())
+    store = open_store(fleet.ledger.url, STORE_WAIT_S)
+    revoker = Revoker(fleet, store, clients.email)
+    try:
+        async with clients.load(4), asyncio.TaskGroup() as workers:
+            for _ in range(AT_ONCE):
+                workers.create_task(revoker.work(numbers))
+    finally:
+        revoker.close()
+        await store.close()
     assert (revoker.refused_before, revoker.accepted_after) == (0, 0)
     assert revoker.refused_after > REVOCATIONS, "on a busy machine some may get 429 instead"
     assert disturbed(clients.sent) == []
@@ -96,20 +91,16 @@ def test_no_gateway_accepts_a_key_after_its_revocation(fleet: Fleet, upstream: L
     clients.check_charges()
 
 
-def test_running_streams_of_a_revoked_key_are_ended(fleet: Fleet, upstream: LoopbackUpstream) -> None:
+async def test_running_streams_of_a_revoked_key_are_ended(fleet: Fleet, upstream: LoopbackUpstream) -> None:
     """Streams of a revoked key end with an error on every gateway and are charged for what was delivered."""
     clients = Clients(fleet)
-
-    async def run() -> None:
-        streams = RunningStreams(clients, upstream)
-        await streams.begin(6, fleet.ports)
-        await asyncio.to_thread(revoke, clients)
-        async with asyncio.timeout(ENDED_S):
-            for reply in await streams.gather():
-                assert not reply.is_done
-                assert reply.events[-1]["error"]["type"] == "api_error"
-
-    asyncio.run(run())
+    streams = RunningStreams(clients, upstream)
+    await streams.begin(6, fleet.ports)
+    await asyncio.to_thread(revoke, clients)
+    async with asyncio.timeout(ENDED_S):
+        for reply in await streams.gather():
+            assert not reply.is_done
+            assert reply.events[-1]["error"]["type"] == "api_error"
     fleet.check()
     rows = fleet.ledger.rows()
     for sent in clients.sent:
@@ -120,21 +111,17 @@ def test_running_streams_of_a_revoked_key_are_ended(fleet: Fleet, upstream: Loop
 
 
 @pytest.mark.parametrize("separated", [stopped, cut_off])
-def test_gateway_that_was_apart_does_not_accept_a_revoked_key(
+async def test_gateway_that_was_apart_does_not_accept_a_revoked_key(
     fleet: Fleet, upstream: LoopbackUpstream, separated: Separation
 ) -> None:
     """Stopped or cut off from Postgres while a key that it knew is revoked, a gateway does not accept it afterwards."""
     clients, apart = Clients(fleet), fleet.gateways[0]
-
-    async def run() -> None:
-        assert (await clients.send_patiently(clients.new_request(), apart.port)).is_done
-        with separated(apart):
-            await asyncio.to_thread(revoke, clients)
-            waiting = [asyncio.create_task(clients.send(clients.new_request(), apart.port)) for _ in range(5)]
-            await asyncio.sleep(SENT_S)
-        assert {reply.status for reply in await asyncio.gather(*waiting)} <= {401, 429}
-        assert (await clients.send_patiently(clients.new_request(), apart.port)).status == 401
-
-    asyncio.run(run())
+    assert (await clients.send_patiently(clients.new_request(), apart.port)).is_done
+    with separated(apart):
+        await asyncio.to_thread(revoke, clients)
+        waiting = [asyncio.create_task(clients.send(clients.new_request(), apart.port)) for _ in range(5)]
+        await asyncio.sleep(SENT_S)
+    assert {reply.status for reply in await asyncio.gather(*waiting)} <= {401, 429}
+    assert (await clients.send_patiently(clients.new_request(), apart.port)).status == 401
     fleet.check()
     clients.check_charges()

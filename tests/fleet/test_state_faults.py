@@ -62,47 +62,39 @@ async def wait_until_shared(fleet: Fleet, ports: list[int]) -> None:
             pass
 
 
-def test_killed_state_is_served_without(fleet: Fleet, state: Valkey, upstream: LoopbackUpstream) -> None:
+async def test_killed_state_is_served_without(fleet: Fleet, state: Valkey, upstream: LoopbackUpstream) -> None:
     """Killed, started again and flushed under load, the shared state costs no request, and the limits are one again."""
     clients = Clients(fleet)
-
-    async def run() -> None:
-        async with clients.load():
-            await asyncio.sleep(LOAD_S)
-            state.kill()
-            await asyncio.sleep(LOAD_S)
-            await asyncio.to_thread(state.start)
-            await asyncio.sleep(LOAD_S)
-            await asyncio.to_thread(state.command, "FLUSHALL")
-            await asyncio.sleep(LOAD_S)
-        await wait_until_shared(fleet, fleet.ports)
-
-    asyncio.run(run())
+    async with clients.load():
+        await asyncio.sleep(LOAD_S)
+        state.kill()
+        await asyncio.sleep(LOAD_S)
+        await asyncio.to_thread(state.start)
+        await asyncio.sleep(LOAD_S)
+        await asyncio.to_thread(state.command, "FLUSHALL")
+        await asyncio.sleep(LOAD_S)
+    await wait_until_shared(fleet, fleet.ports)
     assert disturbed(clients.sent) == []
     assert "shared state" in fleet.output
     fleet.check()
     clients.check_charges()
 
 
-def test_gateway_whose_state_stalls_serves_on(fleet: Fleet, upstream: LoopbackUpstream) -> None:
+async def test_gateway_whose_state_stalls_serves_on(fleet: Fleet, upstream: LoopbackUpstream) -> None:
     """The shared state does not answer one gateway: none refuses a request that is within every limit."""
     clients, lonely = Clients(fleet), fleet.gateways[0]
-
-    async def run() -> None:
-        async with clients.load(6, fleet.ports):
-            lonely.state.stall()
-            await asyncio.sleep(2 * LOAD_S)
-            lonely.state.resume()
-            await asyncio.sleep(LOAD_S)
-        await wait_until_shared(fleet, fleet.ports)
-
-    asyncio.run(run())
+    async with clients.load(6, fleet.ports):
+        lonely.state.stall()
+        await asyncio.sleep(2 * LOAD_S)
+        lonely.state.resume()
+        await asyncio.sleep(LOAD_S)
+    await wait_until_shared(fleet, fleet.ports)
     assert disturbed(clients.sent) == []
     fleet.check()
     clients.check_charges()
 
 
-def test_clocks_that_are_minutes_apart_change_nothing(
+async def test_clocks_that_are_minutes_apart_change_nothing(
     cluster: Cluster, state: Valkey, upstream: LoopbackUpstream, faketime: str
 ) -> None:
     """With clocks 5 minutes behind and 7 ahead, nobody is swept, a rate is one, and every charge is exact."""
@@ -110,13 +102,9 @@ def test_clocks_that_are_minutes_apart_change_nothing(
     with running_fleet(cluster, spec, faketime) as fleet:
         clients, limited = Clients(fleet), Clients(fleet, requests_per_second=0.01, burst=BURST)
         names = fleet.ledger.query("SELECT name FROM processes ORDER BY name")
-
-        async def run() -> None:
-            async with clients.load(6, fleet.ports):
-                assert await spend_burst(limited, fleet.ports) == BURST
-                await asyncio.sleep(8.0)  # longer than a dead process is left alone
-
-        asyncio.run(run())
+        async with clients.load(6, fleet.ports):
+            assert await spend_burst(limited, fleet.ports) == BURST
+            await asyncio.sleep(8.0)  # longer than a dead process is left alone
         assert fleet.ledger.query("SELECT name FROM processes ORDER BY name") == names
         assert disturbed(clients.sent) == []
         fleet.check()

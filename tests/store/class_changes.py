@@ -32,11 +32,7 @@ def forced(route: Route = NEW) -> PromotionOrder:
 @pytest.fixture
 async def seeded(store: Store) -> Store:
     """The store after the first start: version 1 of forte."""
-
-    def seed(tx: Transaction) -> None:
-        class_versions.add_state(tx, class_versions.add(tx, VERSION), 1)
-
-    await store.transact(seed)
+    await store.transact(lambda tx: class_versions.add_state(tx, class_versions.add(tx, VERSION), 1))
     return store
 
 

@@ -12,6 +12,8 @@ from cadenza.store.sqlite.store import SqliteStore
 from cadenza.store.store import Store
 from tests.migrated import copy_migrated_store
 from tests.postgres import Postgres, running_postgres
+from tests.store.moves import findings, fund
+from tests.store.rows import DOLLAR_NANO
 
 WAIT_S = 60.0
 
@@ -92,6 +94,14 @@ async def store(url: str) -> AsyncIterator[Store]:
     opened = open_store(url, WAIT_S)
     yield opened
     await opened.close()
+
+
+@pytest.fixture
+async def rich(store: Store) -> AsyncIterator[Store]:
+    """The store with an account that has one dollar; at the end of the test the ledger must be sound."""
+    await fund(store, DOLLAR_NANO)
+    yield store
+    assert await findings(store) == []
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from cadenza.ledger import check, credit, sweeps, transaction
 from cadenza.ledger.backlog import Answer
 from cadenza.ledger.cap_rows import set_cap
 from cadenza.ledger.check import Violation
+from cadenza.ledger.marks import MARK as SET_MARK
 from cadenza.ledger.rules import Demand, End, Ended, HeldCredit, Hold, HoldResult, Insufficient, Repeated
 from cadenza.ledger.statement import Entry
 from cadenza.ledger.timing import USUAL_TIMING, LedgerTiming
@@ -210,6 +211,33 @@ def move(
     return transaction.apply_moves(tx, process, [AccountMoves(account_id, demand, ended, [*holds])], NOW_MS)[account_id]
 
 
+async def mark_all(
+    store: Store,
+    *completion_ids: str,
+    account: str = "a",
+    tokens: int = 7,
+    process: str = PROCESS,
+    started_at: int = NOW_MS,
+) -> None:
+    """Mark delivered tokens of each request."""
+    row = {
+        "process": process,
+        "account_id": f"acct_{account}",
+        "key_id": f"key_{account}",
+        "class_id": "forte",
+        "version": 3,
+        "prompt_tokens": 100,
+        "delivered_tokens": tokens,
+        "input_nano": PRICE.input_nano,
+        "output_nano": PRICE.output_nano,
+        "cached_input_nano": PRICE.cached_input_nano,
+        "stream": True,
+        "started_at": started_at,
+    }
+    rows = [{**row, "completion_id": one, "request_id": f"req-{one}"} for one in completion_ids]
+    await store.transact(lambda tx: tx.change_each(SET_MARK, rows))
+
+
 async def sweep_process(store: Store, process: str = PROCESS) -> list[Outcome]:
     """Sweep a process as if it were dead."""
 
@@ -236,9 +264,10 @@ class CapFigures(NamedTuple):
     held_nano: int
 
 
-async def cap_of(store: Store, key_id: str = "key_a") -> CapFigures | None:
+async def cap_of(store: Store, key_id: str = "key_a") -> CapFigures:
     row = await store.row(CAP, {"key": key_id})
-    return None if row is None else CapFigures(*(int(number) for number in row))
+    assert row
+    return CapFigures(*(int(number) for number in row))
 
 
 async def cap(store: Store, limit: Cap | None, key_id: str = "key_a", now_ms: int = NOW_MS) -> None:
@@ -317,10 +346,11 @@ async def end_all(writer: LedgerWriter, outcomes: Iterable[Outcome]) -> list[Ans
     return await asyncio.gather(*(writer.end(outcome) for outcome in outcomes))
 
 
-async def comes_true(is_so: Callable[[], Awaitable[bool]], timeout_s: float = PATIENCE_S) -> bool:
+async def comes_true(read: Callable[[], object], timeout_s: float = PATIENCE_S, *, becomes: object = True) -> bool:
     """Wait for something that no event announces: another process, or the writer's own period."""
     for _ in range(round(timeout_s / POLL_INTERVAL_S)):
-        if await is_so():
+        found = read()
+        if (await found if isinstance(found, Awaitable) else found) == becomes:
             return True
         await asyncio.sleep(POLL_INTERVAL_S)
     return False
@@ -346,11 +376,7 @@ async def postgres_store(server: Postgres) -> AsyncIterator[tuple[Store, str]]:
 
 async def come_to_wait(store: Store, connections: int, timeout_s: float = PATIENCE_S) -> bool:
     """Wait until this many connections of a Postgres database wait for a lock."""
-
-    async def so_many_wait() -> bool:
-        return await store.row(LOCK_WAITS, {}) == (connections,)
-
-    return await comes_true(so_many_wait, timeout_s)
+    return await comes_true(lambda: store.row(LOCK_WAITS, {}), timeout_s, becomes=(connections,))
 
 
 def counted(metrics: Metrics, name: str) -> float:

@@ -14,10 +14,10 @@ from cadenza.core.errors import ControlError
 from cadenza.store.migrate import migrate
 from cadenza.store.sqlite.files import KEPT_MAX, back_up, find_backups
 from cadenza.store.sqlite.store import SqliteStore
+from cadenza.store.store import Store
 from tests.cli.program import run
 from tests.next_release import HEAD, next_release
-from tests.postgres import Postgres
-from tests.store.moves import postgres_store
+from tests.store.moves import ON_POSTGRES
 from tests.store.rows import run_sql
 
 OTHERS = ("cadenza.db.backup", "cadenza.db.backup-0001-yesterday", "other.db.backup-0001-20260101T000000.000Z")
@@ -81,8 +81,8 @@ async def test_a_new_store_is_not_copied(tmp_path: Path) -> None:
     await store.close()
 
 
-async def test_a_postgres_store_is_left_to_postgres(postgres: Postgres) -> None:
+@ON_POSTGRES
+async def test_a_postgres_store_is_left_to_postgres(store: Store) -> None:
     """The error names the command that copies it."""
-    async with postgres_store(postgres) as (store, _):
-        with pytest.raises(ControlError, match=r"pg_dump --format=custom --file='a copy' ADDRESS$"):
-            await back_up_store(store, Path("a copy"), datetime.now(UTC))
+    with pytest.raises(ControlError, match=r"pg_dump --format=custom --file='a copy' ADDRESS$"):
+        await back_up_store(store, Path("a copy"), datetime.now(UTC))

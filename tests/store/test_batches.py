@@ -47,14 +47,13 @@ async def apply(store: Store, *batch: AccountMoves) -> dict[str, Applied]:
     return await store.transact(lambda tx: transaction.apply_moves(tx, PROCESS, batch, NOW_MS))
 
 
-async def test_a_reserve_of_the_same_size_may_get_a_spare_part_and_lose_it(store: Store) -> None:
+async def test_a_reserve_of_the_same_size_may_get_a_spare_part_and_lose_it(rich: Store) -> None:
     """Other processes ask for credit by what the reserve says it can spare."""
-    await fund(store, DOLLAR_NANO)
-    await take(store, make_hold("r1"))
+    await take(rich, make_hold("r1"))
     found = []
     for in_use_nano in (WHOLE_NANO, WHOLE_NANO, 0, 0, WHOLE_NANO):
-        await apply(store, AccountMoves("acct_a", Demand(WHOLE_NANO, in_use_nano, 0, WHOLE_NANO), [], []))
-        [row] = await rows_of(store, reserves)
+        await apply(rich, AccountMoves("acct_a", Demand(WHOLE_NANO, in_use_nano, 0, WHOLE_NANO), [], []))
+        [row] = await rows_of(rich, reserves)
         found.append((row.amount_nano, bool(row.has_spare)))
     assert found == [(WHOLE_NANO, is_spare) for is_spare in (False, False, True, True, False)]
 

@@ -18,6 +18,7 @@ from tests.postgres import OWNER, Postgres
 from tests.store.aside import transaction
 from tests.store.moves import (
     ALONE,
+    ON_POSTGRES,
     QUIET,
     findings,
     fund,
@@ -26,7 +27,6 @@ from tests.store.moves import (
     make_outcome,
     money,
     opened,
-    postgres_store,
     writing,
 )
 from tests.store.rows import DOLLAR_NANO, rows_of
@@ -74,21 +74,20 @@ async def check_recovery(store: Store, writer: LedgerWriter) -> None:
 
 
 @pytest.mark.parametrize("kind", ["stalled link", "stopped server", "locked row"])
-async def test_a_postgres_that_hangs_is_answered_for_soon(postgres: Postgres, kind: str) -> None:
+@ON_POSTGRES
+async def test_a_postgres_that_hangs_is_answered_for_soon(rich: Store, url: str, postgres: Postgres, kind: str) -> None:
     """The bound of a request holds, however long the store itself would wait; the charge is written afterwards."""
-    async with postgres_store(postgres) as (store, url):
-        await fund(store, DOLLAR_NANO)
-        with Link(postgres.socket).running() as link:
-            name = url.partition("@/")[2].partition("?")[0]
-            async with (
-                opened(f"postgresql://{OWNER}@127.0.0.1:{link.port}/{name}") as far,
-                writing(far, timing=HASTY, bounds=QUIET) as (writer, _),
-            ):
-                await hold_all(writer, [make_hold("r1"), make_hold("r2")])
-                async with hanging(kind, postgres, url, link):
-                    await no_answer(writer)
-                await check_recovery(store, writer)
-        assert (await rows_of(store, reserves), await findings(store)) == ([], [])
+    with Link(postgres.socket).running() as link:
+        name = url.partition("@/")[2].partition("?")[0]
+        async with (
+            opened(f"postgresql://{OWNER}@127.0.0.1:{link.port}/{name}") as far,
+            writing(far, timing=HASTY, bounds=QUIET) as (writer, _),
+        ):
+            await hold_all(writer, [make_hold("r1"), make_hold("r2")])
+            async with hanging(kind, postgres, url, link):
+                await no_answer(writer)
+            await check_recovery(rich, writer)
+    assert (await rows_of(rich, reserves), await findings(rich)) == ([], [])
 
 
 async def test_a_locked_sqlite_file_is_answered_for_soon(sqlite_store: SqliteStore) -> None:

@@ -1,7 +1,6 @@
 """Holds in the store: taken whole, fitted or not at all, and charged once at the prices they were taken at."""
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -25,14 +24,6 @@ from tests.store.rows import DOLLAR_NANO, NOW_MS, rows_of
 
 PROMPT_NANO = 100 * 10  # the prompt of an ordinary hold
 WHOLE_NANO = PROMPT_NANO + 50 * 30  # and its whole allowance
-
-
-@pytest.fixture
-async def rich(store: Store) -> AsyncIterator[Store]:
-    """An account with one dollar; at the end of the test the ledger must be sound."""
-    await fund(store, DOLLAR_NANO)
-    yield store
-    assert await findings(store) == []
 
 
 async def charges(store: Store) -> list[int]:

@@ -23,8 +23,7 @@ from cadenza.parts.postgres.connection import PostgresAddress, PostgresBounds, c
 from cadenza.parts.postgres.store import PostgresStore
 from cadenza.store.schema import accounts, cap_holds, caps, debts, entries, idempotency, metadata, reserves, usage
 from cadenza.store.store import Store, StoreRefused
-from tests.postgres import Postgres
-from tests.store.moves import PATIENCE_S, findings, finish, fund, make_hold, postgres_store, register, take
+from tests.store.moves import ON_POSTGRES, PATIENCE_S, findings, finish, fund, make_hold, register, take
 from tests.store.rows import NOW_MS, add_key, rows_of
 
 PARTS = 4  # of all pairs: tests that can run at once
@@ -203,17 +202,17 @@ async def interleaved(store: Store, url: str, watcher: Any, pair: list[tuple[int
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-async def test_two_transactions_end_as_one_after_the_other(postgres: Postgres, part: int) -> None:
+@ON_POSTGRES
+async def test_two_transactions_end_as_one_after_the_other(store: Store, url: str, part: int) -> None:
     """Holds, ends, grants, corrections, expiry and sweeps of one account, as two sessions mix their statements."""
-    async with postgres_store(postgres) as (store, url):
-        watcher = await asyncpg.connect(url)
-        try:
-            await watcher.execute("SET session_replication_role = replica")
-            for seed, operations in PAIRS[part::PARTS]:
-                pair = [*enumerate(operations)]
-                allowed = [await one_after_the_other(store, watcher, order) for order in (pair, pair[::-1])]
-                found = await interleaved(store, url, watcher, pair, seed)
-                names = [one.__name__ for one in operations]
-                assert found in allowed, f"seed {seed}: {names}: {found}, and not one of {allowed}"
-        finally:
-            await watcher.close()
+    watcher = await asyncpg.connect(url)
+    try:
+        await watcher.execute("SET session_replication_role = replica")
+        for seed, operations in PAIRS[part::PARTS]:
+            pair = [*enumerate(operations)]
+            allowed = [await one_after_the_other(store, watcher, order) for order in (pair, pair[::-1])]
+            found = await interleaved(store, url, watcher, pair, seed)
+            names = [one.__name__ for one in operations]
+            assert found in allowed, f"seed {seed}: {names}: {found}, and not one of {allowed}"
+    finally:
+        await watcher.close()

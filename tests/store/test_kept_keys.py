@@ -6,21 +6,20 @@ import os
 import random
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
 from cadenza.fleet import presence
 from cadenza.fleet.changes import make_change
 from cadenza.fleet.presence import HeartbeatBounds
-from cadenza.parts.postgres.store import PostgresStore
 from cadenza.store.store import Store
 from cadenza.store.tables import keys
-from tests.postgres import Postgres
 from tests.store.aside import aside
 from tests.store.fleet import HOUR_S, PATIENT, Member, member
-from tests.store.moves import PATIENCE_S, comes_true, opened
+from tests.store.moves import ON_POSTGRES, PATIENCE_S, comes_true
 from tests.store.rows import NOW_MS, add_account, add_key
+
+pytestmark = ON_POSTGRES
 
 SEED = 14
 REVOCATIONS = int(os.environ.get("CADENZA_REVOCATIONS") or 150)
@@ -34,18 +33,10 @@ DROP_WATCHERS = """
 
 
 @pytest.fixture
-def database(postgres: Postgres) -> Iterator[str]:
-    with postgres.migrated_database() as url:
-        yield url
-
-
-@pytest.fixture
-async def command(database: str) -> AsyncIterator[Store]:
+async def command(store: Store) -> Store:
     """The store as a command has it: with an account and its key, whose digest is that of `key_a`."""
-    async with opened(database) as store:
-        assert isinstance(store, PostgresStore)
-        await add_account(store)
-        yield store
+    await add_account(store)
+    return store
 
 
 async def revoke(store: Store, key_id: str = "key_a", bounds: HeartbeatBounds = PATIENT) -> None:
@@ -53,68 +44,54 @@ async def revoke(store: Store, key_id: str = "key_a", bounds: HeartbeatBounds = 
         assert await make_change(store, lambda tx: keys.revoke(tx, key_id, NOW_MS), bounds)
 
 
-async def test_a_kept_key_sends_nothing(command: Store, database: str) -> None:
+async def test_a_kept_key_sends_nothing(command: Store, url: str) -> None:
     """The first look-up of a key is one query, and the next hundred are none."""
     digest = await add_key(command)
-    async with member(database, STILL, is_deaf=True) as one:
+    async with member(url, STILL, is_deaf=True) as one:
         assert [await one.queries(digest) for _ in range(101)] == [1, *[0] * 100]
 
 
-async def test_unknown_digests_are_not_kept(command: Store, database: str) -> None:
+async def test_unknown_digests_are_not_kept(command: Store, url: str) -> None:
     """Every look-up of an unknown digest asks the store, so a key works as soon as it is created."""
     unknown = b"%032d" % 1
-    async with member(database, STILL, is_deaf=True) as one:
+    async with member(url, STILL, is_deaf=True) as one:
         assert [await one.queries(unknown) for _ in range(3)] == [1, 1, 1]
         digest = await add_key(command)
         assert await one.finds_live(digest)
 
 
-async def test_the_keys_that_were_used_last_are_kept(command: Store, database: str) -> None:
+async def test_the_keys_that_were_used_last_are_kept(command: Store, url: str) -> None:
     """Of three keys with room for two, the one that was used least recently is dropped."""
     one_key, two, three = [await add_key(command, f"key_{number}") for number in range(3)]
-    async with member(database, STILL, is_deaf=True, keys_max=2) as one:
+    async with member(url, STILL, is_deaf=True, keys_max=2) as one:
         assert [await one.queries(digest) for digest in (one_key, two, one_key, three)] == [1, 1, 0, 1]
         assert [await one.queries(digest) for digest in (one_key, three, two)] == [0, 0, 1]
 
 
-async def test_a_process_that_is_not_fresh_asks_the_store(command: Store, database: str) -> None:
+async def test_a_process_that_is_not_fresh_asks_the_store(command: Store, url: str) -> None:
     """Once the last confirmed beat is too old, a kept key is not used."""
     digest = await add_key(command)
-    async with member(database, HeartbeatBounds(heartbeat_every_s=HOUR_S, fresh_s=1.0), is_deaf=True) as one:
+    async with member(url, HeartbeatBounds(heartbeat_every_s=HOUR_S, fresh_s=1.0), is_deaf=True) as one:
         await one.key_cache.find(digest)
-
-        async def is_stale() -> bool:
-            return not one.presence.is_fresh
-
-        assert await comes_true(is_stale)
+        assert await comes_true(lambda: not one.presence.is_fresh)
         assert [await one.queries(digest) for _ in range(2)] == [1, 1]
 
 
-async def test_a_revoked_key_is_live_nowhere(command: Store, database: str) -> None:
-    """When the command returns, no process finds the key live, though all had kept it."""
+@pytest.mark.parametrize("is_deaf", [False, True])
+async def test_a_revoked_key_is_live_nowhere(command: Store, url: str, is_deaf: bool) -> None:
+    """When the command returns no process that kept it finds it live, not even one that hears of no change."""
     digest = await add_key(command)
-    async with member(database) as one, member(database) as two:
+    async with member(url, is_deaf=is_deaf) as one, member(url) as two:
         assert [await each.finds_live(digest) for each in (one, two, one, two)] == [True] * 4
         await revoke(command)
         assert [await each.finds_live(digest) for each in (one, two)] == [False, False]
 
 
-async def test_a_process_that_hears_nothing_follows_at_its_next_beat(command: Store, database: str) -> None:
-    """A watcher that is lost without notice delays the command, and nothing else."""
-    digest = await add_key(command)
-    async with member(database, is_deaf=True) as deaf, member(database) as other:
-        assert [await each.finds_live(digest) for each in (deaf, other)] == [True, True]
-        await revoke(command)
-        assert [await each.finds_live(digest) for each in (deaf, other)] == [False, False]
-
-
-async def test_a_process_that_does_not_answer_is_waited_for_until_it_is_not_fresh(
-    command: Store, database: str
-) -> None:
+async def test_a_process_that_does_not_answer_is_waited_for_until_it_is_not_fresh(command: Store, url: str) -> None:
     """Its transactions stall, but its look-ups work: the command waits, without an error, until it asks the store."""
     digest = await add_key(command)
     bounds = HeartbeatBounds(heartbeat_every_s=0.05, fresh_s=2.0)
-    async with member(database, bounds) as stalled, member(database, bounds) as other:
+    async with member(url, bounds) as stalled, member(url, bounds) as other:
         assert [await each.finds_live(digest) for each in (stalled, other)] == [True, True]
         stalled.store.may_change.clear()
         before_s = time.monotonic()
@@ -124,10 +101,10 @@ async def test_a_process_that_does_not_answer_is_waited_for_until_it_is_not_fres
         assert [await each.finds_live(digest) for each in (stalled, other)] == [False, False]
 
 
-async def test_an_answer_from_before_a_change_is_not_kept(command: Store, database: str) -> None:
+async def test_an_answer_from_before_a_change_is_not_kept(command: Store, url: str) -> None:
     """A query that read the live key answers after the process has followed the revocation: the next one asks again."""
     digest = await add_key(command)
-    async with member(database) as one:
+    async with member(url) as one:
         one.store.may_answer.clear()
         earlier = asyncio.create_task(one.finds_live(digest))
         await one.store.has_read.wait()
@@ -137,24 +114,16 @@ async def test_an_answer_from_before_a_change_is_not_kept(command: Store, databa
         assert not await one.finds_live(digest)
 
 
-async def test_after_an_outage_everything_is_read_again(command: Store, database: str) -> None:
+async def test_after_an_outage_everything_is_read_again(command: Store, url: str) -> None:
     """The connections of a process are dropped and a beat fails: it looks its keys up anew."""
     digest = await add_key(command)
-    async with member(database, HASTY) as one, aside(database) as other:
+    async with member(url, HASTY) as one, aside(url) as other:
         await one.key_cache.find(digest)
         epoch = one.presence.epoch
         await other.execute("ALTER TABLE processes RENAME TO processes_away")
-
-        async def is_lost() -> bool:
-            return one.presence.epoch is None
-
-        assert await comes_true(is_lost)
+        assert await comes_true(lambda: one.presence.epoch is None)
         await other.execute("ALTER TABLE processes_away RENAME TO processes")
-
-        async def is_back() -> bool:
-            return one.presence.epoch == epoch and one.presence.is_fresh
-
-        assert await comes_true(is_back)
+        assert await comes_true(lambda: one.presence.epoch == epoch and one.presence.is_fresh)
         before = one.store.sent
         await one.key_cache.find(digest)
         assert one.store.sent > before
@@ -191,14 +160,14 @@ class Watch:
                 await asyncio.sleep(0)
 
 
-async def test_no_interleaving_finds_a_revoked_key_live(command: Store, database: str) -> None:
+async def test_no_interleaving_finds_a_revoked_key_live(command: Store, url: str) -> None:
     """Many keys are revoked while three processes look up; watchers are lost and a process begins again meanwhile."""
     chance = random.Random(SEED)
     digests = {f"key_{number}": await add_key(command, f"key_{number}") for number in range(REVOCATIONS)}
     watch, waiting, turn = Watch(digests), deque(digests), asyncio.Lock()
     async with contextlib.AsyncExitStack() as stack:
-        members = [await stack.enter_async_context(member(database, HASTY, is_deaf=number == 2)) for number in range(3)]
-        other = await stack.enter_async_context(aside(database))
+        members = [await stack.enter_async_context(member(url, HASTY, is_deaf=number == 2)) for number in range(3)]
+        other = await stack.enter_async_context(aside(url))
         looking = [asyncio.create_task(watch.look(one, random.Random(n))) for n, one in enumerate(members * 3)]
 
         async def revoke_some() -> None:
@@ -224,10 +193,10 @@ async def test_no_interleaving_finds_a_revoked_key_live(command: Store, database
         assert sum(one.store.queries for one in members) < watch.key_cache
 
 
-async def test_a_process_that_lost_its_watcher_follows(command: Store, database: str) -> None:
+async def test_a_process_that_lost_its_watcher_follows(command: Store, url: str) -> None:
     """The connection that listens is ended just before the revocation."""
     digest = await add_key(command)
-    async with member(database) as one, aside(database) as other:
+    async with member(url) as one, aside(url) as other:
         assert await one.finds_live(digest)
         assert len(await other.rows(DROP_WATCHERS)) == 1
         await revoke(command)

@@ -31,6 +31,17 @@ async def watched(postgres: Postgres) -> AsyncIterator[CountingPostgres]:
         await store.close()
 
 
+async def add_first_key(store: Store) -> bytes:
+    await add_account(store)
+    return await add_key(store)
+
+
+async def kept(key_cache: KeyCache, digest: bytes) -> keys.FoundKey | None:
+    """As it is found for the second time: the first opens the store."""
+    await key_cache.find(digest)
+    return await key_cache.find(digest)
+
+
 async def test_keys_are_found_among_unknown_ones(store: Store) -> None:
     """Of thousands of look-ups at once, those of stored keys find them, with the balance of the account."""
     await add_account(store)
@@ -45,11 +56,9 @@ async def test_keys_are_found_among_unknown_ones(store: Store) -> None:
 
 async def test_a_request_that_arrives_after_a_revocation_is_refused(sqlite_store: SqliteStore) -> None:
     """A cached key serves what arrived before it was known to be unchanged, and nothing that arrives after a change."""
-    await add_account(sqlite_store)
-    digest = await add_key(sqlite_store)
+    digest = await add_first_key(sqlite_store)
     key_cache, before_s = KeyCache(sqlite_store, Presence(sqlite_store)), time.perf_counter()
-    await key_cache.find(digest)  # opens the store
-    found = await key_cache.find(digest)
+    found = await kept(key_cache, digest)
     await make_change(sqlite_store, lambda tx: keys.revoke(tx, "key_a", NOW_MS))
     assert key_cache.find_now(digest, before_s) is found is not None
     assert key_cache.find_now(digest, time.perf_counter()) is None
@@ -60,11 +69,9 @@ async def test_a_request_that_arrives_after_a_revocation_is_refused(sqlite_store
 
 async def test_a_commit_that_changes_no_key_leaves_cached_keys(sqlite_store: SqliteStore) -> None:
     """Charges of another process, and large writes of this one, do not make every key be read again."""
-    await add_account(sqlite_store)
-    digest = await add_key(sqlite_store)
+    digest = await add_first_key(sqlite_store)
     key_cache = KeyCache(sqlite_store, Presence(sqlite_store))
-    await key_cache.find(digest)  # opens the store
-    found = await key_cache.find(digest)
+    found = await kept(key_cache, digest)
     other = SqliteStore(sqlite_store.path)
     await keys.touch(other, {"key_a": 1})
     await other.close()
@@ -77,11 +84,9 @@ async def test_a_commit_that_changes_no_key_leaves_cached_keys(sqlite_store: Sql
 
 async def test_a_revocation_between_our_commit_and_its_end_is_seen(sqlite_store: SqliteStore) -> None:
     """A charge of ours leaves a cached key alone; a revocation by another process in the same instant does not."""
-    await add_account(sqlite_store)
-    digest = await add_key(sqlite_store)
+    digest = await add_first_key(sqlite_store)
     key_cache = KeyCache(sqlite_store, Presence(sqlite_store))
-    await key_cache.find(digest)  # opens the store
-    found = await key_cache.find(digest)
+    found = await kept(key_cache, digest)
     await keys.touch(sqlite_store, {"key_a": 1})
     assert key_cache.find_now(digest, time.perf_counter()) is found is not None
     with contextlib.closing(sqlite3.connect(sqlite_store.path, timeout=PATIENCE_S, isolation_level=None)) as other:
@@ -101,8 +106,7 @@ async def test_a_revocation_between_our_commit_and_its_end_is_seen(sqlite_store:
 
 async def test_a_key_whose_account_could_not_pay_is_read_again(store: Store) -> None:
     """So its balance is not from before the charges that used it up."""
-    await add_account(store)
-    digest = await add_key(store)
+    digest = await add_first_key(store)
     key_cache = KeyCache(store, Presence(store))
     await key_cache.find(digest)
     await key_cache.find(digest)
@@ -136,8 +140,7 @@ async def test_look_ups_that_wait_share_the_next_query(watched: CountingPostgres
 
 async def test_a_look_up_never_joins_a_query_that_has_read(watched: CountingPostgres) -> None:
     """A key that is revoked while a query for it runs is found revoked by the next look-up."""
-    await add_account(watched)
-    digest = await add_key(watched)
+    digest = await add_first_key(watched)
     watched.may_answer.clear()
     key_cache = KeyCache(watched, Presence(watched), PATIENCE_S)
     earlier = asyncio.create_task(key_cache.find(digest))
@@ -151,8 +154,7 @@ async def test_a_look_up_never_joins_a_query_that_has_read(watched: CountingPost
 
 async def test_a_look_up_that_is_cancelled_leaves_the_others(watched: CountingPostgres) -> None:
     """A client that disconnects does not end the query that others wait for."""
-    await add_account(watched)
-    digest = await add_key(watched)
+    digest = await add_first_key(watched)
     key_cache = KeyCache(watched, Presence(watched), PATIENCE_S)
     finding = [asyncio.create_task(key_cache.find(digest)) for _ in range(3)]
     await watched.has_read.wait()

@@ -36,6 +36,7 @@ from tests.store.moves import (
     hold_all,
     make_hold,
     make_outcome,
+    mark_all,
     money,
     opened,
     register,
@@ -47,7 +48,6 @@ from tests.store.moves import (
 from tests.store.presences import LateAnswers
 from tests.store.rows import DOLLAR_NANO, NOW_MS, add_key, rows_of, run_sql
 from tests.store.spenders import numbers
-from tests.store.test_sweep_batches import mark_all
 from tests.store.test_swept import OBSERVER
 
 FREE = Price(0, 0)
@@ -61,16 +61,15 @@ BEATING = msgspec.structs.replace(QUIET, heartbeat_every_s=0.02)
 COMMAND = presence.HeartbeatBounds(fresh_s=0.0)  # a command that does not wait for the paused process
 
 
-async def test_a_batch_of_a_swept_process_is_refused(store: Store) -> None:
+async def test_a_batch_of_a_swept_process_is_refused(rich: Store) -> None:
     """Whatever it moves: also an end that needs no reserve, and a hold that costs nothing."""
-    await fund(store, DOLLAR_NANO)
-    await register(store)
-    await take(store, make_hold("r1"))
-    await sweep_process(store)
+    await register(rich)
+    await take(rich, make_hold("r1"))
+    await sweep_process(rich)
     with pytest.raises(StoreRefused):
-        await finish(store, make_hold("r1"), WHOLE)
-    await register(store)
-    assert await finish(store, make_hold("r1"), WHOLE, is_uncertain=True) == Ended(WHOLE_NANO)
+        await finish(rich, make_hold("r1"), WHOLE)
+    await register(rich)
+    assert await finish(rich, make_hold("r1"), WHOLE, is_uncertain=True) == Ended(WHOLE_NANO)
 
 
 async def test_a_batch_that_waited_for_a_sweep_is_refused(store: Store, url: str) -> None:
@@ -87,19 +86,18 @@ async def test_a_batch_that_waited_for_a_sweep_is_refused(store: Store, url: str
             await late
 
 
-async def test_a_process_that_is_being_swept_writes_nothing(store: Store) -> None:
+async def test_a_process_that_is_being_swept_writes_nothing(rich: Store) -> None:
     """Between the fence and the end of its sweep, its batches are refused and its marks are not taken."""
-    await fund(store, DOLLAR_NANO)
-    await register(store)
-    await take(store, make_hold("r1", key=KEY))
+    await register(rich)
+    await take(rich, make_hold("r1", key=KEY))
     fence = text(f"UPDATE processes SET beats = {presence.FENCED} WHERE name = '{PROCESS}'")
-    await store.transact(lambda tx: tx.change(Statement(fence), {}))
-    await mark_all(store, ["r1"])
-    assert await rows_of(store, marks) == []
+    await rich.transact(lambda tx: tx.change(Statement(fence), {}))
+    await mark_all(rich, "r1")
+    assert await rows_of(rich, marks) == []
     with pytest.raises(StoreRefused):
-        await finish(store, make_hold("r1", key=KEY), WHOLE)
-    await sweep_process(store)
-    assert await rows_of(store, idempotency) == []
+        await finish(rich, make_hold("r1", key=KEY), WHOLE)
+    await sweep_process(rich)
+    assert await rows_of(rich, idempotency) == []
 
 
 async def test_holds_of_several_accounts_learn_it_at_once(store: Store) -> None:
@@ -117,15 +115,14 @@ async def test_holds_of_several_accounts_learn_it_at_once(store: Store) -> None:
             await writer.end(make_outcome(hold.completion_id, account=hold.account_id[-1]))
 
 
-async def test_a_hold_is_taken_again_if_its_process_was_swept_before_the_answer(store: Store, url: str) -> None:
+async def test_a_hold_is_taken_again_if_its_process_was_swept_before_the_answer(rich: Store, url: str) -> None:
     """Committed under the old name and swept since: its reserve and its key are gone, and it gets new ones."""
-    await fund(store, DOLLAR_NANO)
     beside = LateAnswers(url)
     async with writing(beside, timing=ALONE, bounds=BEATING) as (writer, _):
         name, beside.is_next_late = writer.presence.name, True
         holding = asyncio.create_task(writer.hold(make_hold("r1", key=KEY)))
         await beside.has_committed.wait()
-        await sweep_process(store, name)
+        await sweep_process(rich, name)
 
         async def has_rejoined() -> bool:
             await writer.sweep()
@@ -134,11 +131,10 @@ async def test_a_hold_is_taken_again_if_its_process_was_swept_before_the_answer(
         assert await comes_true(has_rejoined)
         beside.may_answer.set()
         assert isinstance(await holding, HeldCredit)
-        assert [*await reserves_of(store)] == [writer.presence.name]
-        assert [row.process for row in await rows_of(store, idempotency)] == [writer.presence.name]
+        assert [*await reserves_of(rich)] == [writer.presence.name]
+        assert [row.process for row in await rows_of(rich, idempotency)] == [writer.presence.name]
         assert await writer.end(make_outcome("r1", WHOLE)) == Ended(WHOLE_NANO)
     await beside.close()
-    assert await findings(store) == []
 
 
 @pytest.mark.parametrize(
@@ -146,16 +142,15 @@ async def test_a_hold_is_taken_again_if_its_process_was_swept_before_the_answer(
     [f"UPDATE keys SET revoked_at = {NOW_MS}", f"UPDATE accounts SET suspended_at = {NOW_MS}"],
     ids=["revoked", "suspended"],
 )
-async def test_a_request_with_a_revoked_key_is_lost(store: Store, revoke: str) -> None:
+async def test_a_request_with_a_revoked_key_is_lost(rich: Store, revoke: str) -> None:
     """Or of a suspended account: nobody can tell whether it began before that. It is not charged, and fails."""
-    await fund(store, DOLLAR_NANO)
-    async with writing(store, timing=ALONE, bounds=QUIET) as (writer, _):
+    async with writing(rich, timing=ALONE, bounds=QUIET) as (writer, _):
         await hold_all(writer, [make_hold("r1"), make_hold("r2")])
-        await sweep_process(store, writer.presence.name)
-        await run_sql(store, revoke)
+        await sweep_process(rich, writer.presence.name)
+        await run_sql(rich, revoke)
         assert await writer.end(make_outcome("r1", WHOLE)) == Ended(is_lost=True)
         assert await writer.end(make_outcome("r2")) == Ended()
-    assert (await money(store), await findings(store)) == ((DOLLAR_NANO, 0), [])
+    assert await money(rich) == (DOLLAR_NANO, 0)
 
 
 async def test_a_process_that_is_paused_with_its_machine_charges_nothing_twice(store: Store, url: str) -> None:
@@ -193,26 +188,23 @@ async def test_a_process_that_is_paused_with_its_machine_charges_nothing_twice(s
         }
 
 
-async def test_no_key_is_held_under_a_name_that_was_swept(store: Store) -> None:
+async def test_no_key_is_held_under_a_name_that_was_swept(rich: Store) -> None:
     """A request that costs nothing reserves nothing: its key belongs to a process that is registered all the same."""
-    await fund(store, DOLLAR_NANO)
-    async with writing(store, timing=ALONE, bounds=QUIET) as (writer, _):
+    async with writing(rich, timing=ALONE, bounds=QUIET) as (writer, _):
         swept = writer.presence.name
-        await sweep_process(store, swept)
+        await sweep_process(rich, swept)
         assert isinstance(await writer.hold(make_hold("r1", key=KEY, price=FREE)), HeldCredit)
-        [row] = await rows_of(store, idempotency)
+        [row] = await rows_of(rich, idempotency)
         assert row.process == writer.presence.name != swept
         assert await writer.end(make_outcome("r1", WHOLE)) == Ended()
 
 
-async def test_a_cap_that_was_set_meanwhile_is_not_passed(store: Store) -> None:
+async def test_a_cap_that_was_set_meanwhile_is_not_passed(rich: Store) -> None:
     """A late request may have begun after the cap was set: it pays what the cap leaves, and is lost."""
-    await fund(store, DOLLAR_NANO)
-    async with writing(store, timing=ALONE, bounds=QUIET) as (writer, _):
+    async with writing(rich, timing=ALONE, bounds=QUIET) as (writer, _):
         await writer.hold(make_hold("r1"))
-        await sweep_process(store, writer.presence.name)
-        await cap(store, Cap(1000))
+        await sweep_process(rich, writer.presence.name)
+        await cap(rich, Cap(1000))
         assert await writer.end(make_outcome("r1", WHOLE)) == Ended(1000, 1500, is_lost=True)
-    figures = await cap_of(store)
-    assert figures is not None
-    assert (figures.spent_nano, figures.excused_nano, await findings(store)) == (1000, 0, [])
+    figures = await cap_of(rich)
+    assert (figures.spent_nano, figures.excused_nano, await findings(rich)) == (1000, 0, [])

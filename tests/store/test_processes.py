@@ -15,7 +15,7 @@ from cadenza.store.sqlite.store import SqliteStore
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, Transaction
 from tests.postgres import Postgres
-from tests.store.moves import comes_true, opened, postgres_store
+from tests.store.moves import ON_POSTGRES, comes_true, opened
 from tests.store.presences import FailingPostgres, HandClock, all_beat, beats, other_process, pass_time, present
 from tests.store.rows import run_sql
 
@@ -98,7 +98,7 @@ async def test_an_outage_restarts_the_observation(failing: FailingPostgres) -> N
     async with present(failing, clock) as observer:
         await pass_time(failing, clock, 5.5, observer)
         failing.is_down = True
-        assert await comes_true(lambda: _has_failed(failing))
+        assert await comes_true(lambda: failing.failures > 0)
         clock.now_s += HOUR_S
         failing.is_down = False
         await all_beat(failing, observer)
@@ -106,10 +106,6 @@ async def test_an_outage_restarts_the_observation(failing: FailingPostgres) -> N
         assert await observer.find_dead() == []
         await pass_time(failing, clock, 1.0, observer)
         assert await observer.find_dead() == [SILENT]
-
-
-async def _has_failed(store: FailingPostgres) -> bool:
-    return store.failures > 0
 
 
 async def test_a_process_taken_for_dead_begins_again(failing: FailingPostgres, postgres: Postgres) -> None:
@@ -123,16 +119,12 @@ async def test_a_process_taken_for_dead_begins_again(failing: FailingPostgres, p
         assert await observer.find_dead() == [before]
         assert await sweep(beside, observer, before)
         failing.is_down = False
-        assert await comes_true(lambda: _is_swept(alive))
+        assert await comes_true(lambda: alive.is_swept)
         assert not alive.is_fresh
         await alive.rejoin()
         assert (alive.is_swept, alive.is_fresh) == (False, True)
         assert set(await beats(beside)) == {alive.name, observer.name}
         assert alive.name != before
-
-
-async def _is_swept(presence: Presence) -> bool:
-    return presence.is_swept
 
 
 async def test_a_process_that_beats_again_is_not_swept(failing: FailingPostgres, postgres: Postgres) -> None:
@@ -188,14 +180,10 @@ async def test_an_unexpected_error_does_not_end_the_beats(failing: FailingPostgr
 
     async with present(failing, clock) as presence:
         failing.during = fail_once
-        assert await comes_true(lambda: _has(reported))
+        assert await comes_true(lambda: bool(reported))
         await all_beat(failing, presence)
         assert presence.is_fresh
     assert [type(error) for error in reported] == [LookupError]
-
-
-async def _has(reported: list[object]) -> bool:
-    return bool(reported)
 
 
 async def test_lock_files_live_as_long_as_their_processes(sqlite_store: SqliteStore) -> None:
@@ -246,17 +234,14 @@ def test_beats_that_go_back_are_beats() -> None:
         assert (seen.dead(now_s) == {}) is (now_s < 11)
 
 
-async def test_a_fenced_process_is_dead_at_once_and_learns_it(postgres: Postgres) -> None:
+@ON_POSTGRES
+async def test_a_fenced_process_is_dead_at_once_and_learns_it(store: Store) -> None:
     """A sweep that did not end can go on elsewhere without a wait, and a living process does not beat on."""
-    async with postgres_store(postgres) as (store, _), present(store) as observer, present(store) as fenced:
+    async with present(store) as observer, present(store) as fenced:
         await add_silent(store)
         await run_sql(store, f"UPDATE processes SET beats = {processes.FENCED} WHERE name <> '{observer.name}'")
         await all_beat(store, observer)
         assert await observer.find_dead() == sorted([SILENT, fenced.name])
         assert await sweep(store, observer, SILENT)
-
-        async def has_learned_it() -> bool:
-            return fenced.is_swept
-
-        assert await comes_true(has_learned_it)
+        assert await comes_true(lambda: fenced.is_swept)
         assert (await beats(store))[fenced.name] == processes.FENCED

@@ -10,7 +10,7 @@ from sqlalchemy import text
 from cadenza.parts.postgres.store import PostgresStore
 from cadenza.store.report_turns import REPORTS_MAX, WAITING_MAX, ReportTurns
 from cadenza.store.statements import Statement
-from cadenza.store.store import ReportsBusy, Row, Store, Transaction
+from cadenza.store.store import ReportsBusy, Row, Store
 from tests.store.aside import aside
 
 WAIT_S = 60.0
@@ -38,14 +38,13 @@ async def endless(store: Store, accounts: Sequence[str]) -> AsyncIterator[list["
 
 async def test_nothing_else_waits_for_reports(store: Store) -> None:
     """While as many reports run as can, and more wait, a row, rows and transactions are served."""
-
-    def work(tx: Transaction) -> Row | None:
-        return tx.row(ONE, {})
-
     async with endless(store, [f"acct_{number}" for number in range(REPORTS_MAX + CONNECTIONS)]):
         assert await store.row(ONE, {}) == (1,)
         assert await asyncio.gather(*(store.rows(ONE, {}) for _ in range(CONNECTIONS))) == [[(1,)]] * CONNECTIONS
-        assert await asyncio.gather(*(store.transact(work) for _ in range(CONNECTIONS))) == [(1,)] * CONNECTIONS
+        assert (
+            await asyncio.gather(*(store.transact(lambda tx: tx.row(ONE, {})) for _ in range(CONNECTIONS)))
+            == [(1,)] * CONNECTIONS
+        )
 
 
 async def test_an_account_has_one_report_at_a_time(store: Store) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import func, insert, select, text
+from sqlalchemy import func, insert, select
 
 from cadenza.store.schema import accounts
 from cadenza.store.sqlite.change_mark import ASKED_WRITES
@@ -387,16 +387,3 @@ async def test_writes_leave_nothing_behind(store: SqliteStore) -> None:
     for _ in range(150):
         await store.transact(count, is_brief=True)
     assert sys.getallocatedblocks() - before < 75
-
-
-@both
-async def test_the_write_connection_has_its_settings(store: SqliteStore, is_brief: bool) -> None:
-    """COMMIT writes to the disk, foreign keys are enforced, and REPLACE fires the delete triggers."""
-
-    names = ("journal_mode", "synchronous", "foreign_keys", "recursive_triggers")
-    pragmas = [Statement(text(f"PRAGMA {name}")) for name in names]
-
-    def settings(tx: Transaction) -> list[object]:
-        return [tx.row(pragma, {}) for pragma in pragmas]
-
-    assert await store.transact(settings, is_brief=is_brief) == [("wal",), (2,), (1,), (1,)]

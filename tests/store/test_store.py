@@ -121,18 +121,18 @@ async def test_ping_needs_no_schema(empty: Store) -> None:
 
 
 async def test_sqlite_settings_hold_on_every_connection(sqlite_store: SqliteStore) -> None:
-    """All connections use WAL mode, full synchronous writes and foreign keys; those in threads wait for locks."""
-    pragmas = [Statement(text(f"PRAGMA {name}")) for name in ("journal_mode", "synchronous", "foreign_keys")]
-    timeout = Statement(text("PRAGMA busy_timeout"))
-    assert [await sqlite_store.row(pragma, {}) for pragma in pragmas] == [("wal",), (2,), (1,)]
-    assert [await sqlite_store.rows(pragma, {}) for pragma in (*pragmas, timeout)] == [
-        [("wal",)],
-        [(2,)],
-        [(1,)],
-        [(10_000,)],
-    ]
-    found = await sqlite_store.transact(lambda tx: [tx.row(pragma, {}) for pragma in (*pragmas, timeout)])
-    assert found == [("wal",), (2,), (1,), (10_000,)]
+    """WAL mode, full synchronous writes, foreign keys; REPLACE fires the delete triggers; those in threads wait."""
+    names = ("journal_mode", "synchronous", "foreign_keys", "recursive_triggers", "busy_timeout")
+    pragmas = [Statement(text(f"PRAGMA {name}")) for name in names]
+
+    def settings(tx: Transaction) -> list[object]:
+        return [tx.row(pragma, {}) for pragma in pragmas]
+
+    assert [await sqlite_store.row(pragma, {}) for pragma in pragmas[:3]] == [("wal",), (2,), (1,)]
+    read = [await sqlite_store.rows(pragma, {}) for pragma in pragmas]
+    assert (read[:3], read[-1]) == ([[("wal",)], [(2,)], [(1,)]], [(10_000,)])
+    assert await sqlite_store.transact(settings) == [("wal",), (2,), (1,), (1,), (10_000,)]
+    assert (await sqlite_store.transact(settings, is_brief=True))[:4] == [("wal",), (2,), (1,), (1,)]
 
 
 async def test_a_sqlite_read_cannot_write(sqlite_store: SqliteStore) -> None:

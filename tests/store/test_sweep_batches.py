@@ -2,7 +2,6 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable
 
 import pytest
 
@@ -10,13 +9,11 @@ from cadenza.core.records import Cap, Outcome, Usage
 from cadenza.fleet import presence
 from cadenza.fleet.presence import HeartbeatBounds
 from cadenza.ledger import sweeps
-from cadenza.ledger.marks import MARK
 from cadenza.ledger.rules import Ended, HeldCredit
 from cadenza.ledger.sweeps import BATCH_MAX, LeftRequest
 from cadenza.store.schema import idempotency, marks, reserves
 from cadenza.store.schema import processes as process_table
 from cadenza.store.store import Store
-from tests.postgres import Postgres
 from tests.store.aside import transaction
 from tests.store.moves import (
     ALONE,
@@ -34,9 +31,9 @@ from tests.store.moves import (
     hold_all,
     make_hold,
     make_outcome,
+    mark_all,
     money,
     opened,
-    postgres_store,
     reserves_of,
     sweep_process,
     take,
@@ -55,32 +52,12 @@ class Crash(Exception):
     """The sweeper is gone."""
 
 
-async def mark_all(store: Store, completion_ids: Iterable[str], account: str = "a") -> None:
-    """Mark seven delivered tokens of each request."""
-    row = {
-        "process": PROCESS,
-        "account_id": f"acct_{account}",
-        "key_id": f"key_{account}",
-        "class_id": "forte",
-        "version": 1,
-        "prompt_tokens": 100,
-        "delivered_tokens": 7,
-        "input_nano": 10,
-        "output_nano": 30,
-        "cached_input_nano": 2,
-        "stream": True,
-        "started_at": NOW_MS,
-    }
-    rows = [{**row, "completion_id": one, "request_id": f"req-{one}"} for one in completion_ids]
-    await store.transact(lambda tx: tx.change_each(MARK, rows))
-
-
 async def leave_behind(store: Store, count: int, account: str = "a") -> list[str]:
     """A process that reserved all credit of an account for so many requests, marked them and died."""
     await fund(store, count * MARKED_NANO, account)
     await take(store, make_hold(f"{account}0", account=account, prompt_tokens=100 * count, allowance_tokens=7 * count))
     names = [f"{account}{number}" for number in range(count)]
-    await mark_all(store, names, account)
+    await mark_all(store, *names, account=account)
     return names
 
 
@@ -134,26 +111,19 @@ async def test_sweeps_at_the_same_time_charge_once(store: Store, url: str) -> No
     assert await findings(store) == []
 
 
-async def test_a_large_account_keeps_its_caps_and_keys_until_its_last_batch(store: Store) -> None:
+async def test_a_large_account_keeps_its_caps_and_keys_until_its_last_batch(rich: Store) -> None:
     """The keys of marked requests stay used and the others are freed; the cap is held for the marks that follow."""
-    await fund(store, DOLLAR_NANO)
-    await cap(store, Cap(MANY * MARKED_NANO))
-    await take(store, make_hold("a0", key=b"a" * 32, is_capped=True, allowance_tokens=7 * MANY))
-    await take(store, make_hold("unmarked", key=b"u" * 32, allowance_tokens=1))
-    await mark_all(store, [f"a{number}" for number in range(MANY)])
-    held = []
-
-    def look(outcomes: list[Outcome]) -> None:
-        held.append(len(outcomes))
-
-    assert await sweeps.free_process(store, PROCESS, NOW_MS + 1000, look) == set()
+    await cap(rich, Cap(MANY * MARKED_NANO))
+    await take(rich, make_hold("a0", key=b"a" * 32, is_capped=True, allowance_tokens=7 * MANY))
+    await take(rich, make_hold("unmarked", key=b"u" * 32, allowance_tokens=1))
+    await mark_all(rich, *(f"a{number}" for number in range(MANY)))
+    held = list[int]()
+    assert await sweeps.free_process(rich, PROCESS, NOW_MS + 1000, lambda outcomes: held.append(len(outcomes))) == set()
     assert sum(held) == MANY
-    figures = await cap_of(store)
-    assert figures
+    figures = await cap_of(rich)
     assert (figures.spent_nano, figures.held_nano) == (MANY * MARKED_NANO, 0)
-    assert [(row.digest, row.process) for row in await rows_of(store, idempotency)] == [(b"a" * 32, None)]
-    await store.transact(lambda tx: presence.remove(tx, PROCESS))
-    assert await findings(store) == []
+    assert [(row.digest, row.process) for row in await rows_of(rich, idempotency)] == [(b"a" * 32, None)]
+    await rich.transact(lambda tx: presence.remove(tx, PROCESS))
 
 
 @ON_POSTGRES
@@ -195,9 +165,10 @@ async def test_the_sweep_of_a_locked_account_waits_for_its_turn(store: Store, ur
         assert (await money(store, "b"), await findings(store)) == ((0, 0), [])
 
 
-async def test_a_process_that_lives_while_it_is_swept_begins_again(postgres: Postgres) -> None:
+@ON_POSTGRES
+async def test_a_process_that_lives_while_it_is_swept_begins_again(store: Store, url: str) -> None:
     """One of its accounts is swept, the other is locked: it is fenced, and charges under a new name."""
-    async with postgres_store(postgres) as (store, url), opened(url) as beside:
+    async with opened(url) as beside:
         for account in "ab":
             await fund(store, DOLLAR_NANO, account)
         async with writing(store, timing=ALONE, bounds=QUIET) as (silent, _):

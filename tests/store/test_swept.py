@@ -11,9 +11,9 @@ from cadenza.fleet.presence import HeartbeatBounds
 from cadenza.ledger.rules import Ended, HeldCredit
 from cadenza.store.schema import processes, reserves
 from cadenza.store.store import Store
-from tests.postgres import Postgres
 from tests.store.moves import (
     ALONE,
+    ON_POSTGRES,
     QUIET,
     Progress,
     comes_true,
@@ -26,7 +26,6 @@ from tests.store.moves import (
     make_outcome,
     money,
     opened,
-    postgres_store,
     reserves_of,
     sweep_process,
     take,
@@ -151,9 +150,10 @@ async def test_requests_of_several_accounts_learn_it_at_once(store: Store, funde
     assert [await money(store, account) for account in names] == [(funded - 1210, 0)] * len(names)
 
 
-async def test_a_silent_process_is_swept_and_goes_on(postgres: Postgres) -> None:
+@ON_POSTGRES
+async def test_a_silent_process_is_swept_and_goes_on(store: Store, url: str) -> None:
     """A process that does not beat is swept by another; when it ends its requests they are charged once, in full."""
-    async with postgres_store(postgres) as (store, url), opened(url) as beside:
+    async with opened(url) as beside:
         await fund(store, DOLLAR_NANO)
         timing = msgspec.structs.replace(ALONE, sweep_every_s=0.05)
         async with writing(store, timing=ALONE, bounds=QUIET) as (silent, metrics):
@@ -161,11 +161,7 @@ async def test_a_silent_process_is_swept_and_goes_on(postgres: Postgres) -> None
             silent.track("r1", Progress(7))
             await silent.mark()
             async with writing(beside, timing=timing, bounds=OBSERVER) as (writer, _):
-
-                async def is_swept() -> bool:
-                    return await money(store) == (DOLLAR_NANO - 1210, 0)
-
-                assert await comes_true(is_swept)
+                assert await comes_true(lambda: money(store), becomes=(DOLLAR_NANO - 1210, 0))
                 assert isinstance(await writer.hold(make_hold("o1")), HeldCredit)
                 await writer.end(make_outcome("o1", Usage(100, 1)))
             assert await end_all(silent, [make_outcome("r1", Usage(100, 9)), make_outcome("r2", Usage(100, 9))]) == [

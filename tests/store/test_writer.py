@@ -1,6 +1,7 @@
 """The writer: few commits for many requests, charges answered only when durable, and none lost to a cancellation."""
 
 import asyncio
+from functools import partial
 
 import msgspec
 import pytest
@@ -45,11 +46,10 @@ WHOLE_NANO = 2500  # the amount of an ordinary hold
 BAD_MS = 2**63  # too large for its column
 
 
-async def test_moves_that_wait_together_share_a_commit(store: Store) -> None:
+async def test_moves_that_wait_together_share_a_commit(rich: Store) -> None:
     """300 holds and 300 outcomes at once take few commits, and each gets its own answer."""
-    await fund(store, DOLLAR_NANO)
     names = [f"r{number}" for number in range(300)]
-    async with writing(store, timing=ALONE, bounds=QUIET) as (writer, metrics):
+    async with writing(rich, timing=ALONE, bounds=QUIET) as (writer, metrics):
         held = await hold_all(writer, map(make_hold, names))
         ended = await end_all(writer, (make_outcome(name, Usage(100, number)) for number, name in enumerate(names)))
         assert counted(metrics, "ledger_commits") <= 8
@@ -57,24 +57,21 @@ async def test_moves_that_wait_together_share_a_commit(store: Store) -> None:
         (WHOLE_NANO, 50)
     ] * 300
     assert ended == [Ended(1000 + 30 * number) for number in range(300)]
-    assert await money(store) == (DOLLAR_NANO - 300 * 1000 - 30 * sum(range(300)), 0)
-    assert await findings(store) == []
+    assert await money(rich) == (DOLLAR_NANO - 300 * 1000 - 30 * sum(range(300)), 0)
 
 
-async def test_with_ample_credit_a_request_costs_one_commit(store: Store) -> None:
+async def test_with_ample_credit_a_request_costs_one_commit(rich: Store) -> None:
     """60 requests one after the other cost 60 commits for their charges and hardly any for their holds."""
-    await fund(store, DOLLAR_NANO)
-    async with writing(store, timing=ALONE, bounds=QUIET) as (writer, metrics):
+    async with writing(rich, timing=ALONE, bounds=QUIET) as (writer, metrics):
         for number in range(60):
             await writer.hold(make_hold(f"r{number}"))
             await writer.end(make_outcome(f"r{number}", Usage(100, 1)))
         assert counted(metrics, "ledger_commits") <= 60 + 5
-    assert (await money(store), await findings(store)) == ((DOLLAR_NANO - 60 * 1030, 0), [])
+    assert await money(rich) == (DOLLAR_NANO - 60 * 1030, 0)
 
 
-async def test_a_charge_is_answered_after_the_commit(store: Store, url: str) -> None:
+async def test_a_charge_is_answered_after_the_commit(rich: Store, url: str) -> None:
     """When a caller has its answer, another connection sees the row; a hold is covered by a durable reserve."""
-    await fund(store, DOLLAR_NANO)
 
     async def serve(name: str) -> None:
         await writer.hold(make_hold(name))
@@ -82,7 +79,7 @@ async def test_a_charge_is_answered_after_the_commit(store: Store, url: str) -> 
         await writer.end(make_outcome(name, Usage(100, 1)))
         assert await cost_of(beside, name) == 1030
 
-    async with opened(url) as beside, writing(store) as (writer, _):
+    async with opened(url) as beside, writing(rich) as (writer, _):
         await asyncio.gather(*(serve(f"r{number}") for number in range(20)))
 
 
@@ -107,27 +104,27 @@ async def test_each_kind_of_answer_reaches_its_caller(store: Store) -> None:
     assert await findings(store) == []
 
 
-async def test_a_hold_cancelled_in_the_queue_is_not_taken(store: Store) -> None:
+async def test_a_hold_cancelled_in_the_queue_is_not_taken(rich: Store) -> None:
     """A hold whose caller is cancelled before its batch is written leaves nothing held."""
-    await fund(store, DOLLAR_NANO)
-    async with writing(store, timing=ALONE) as (writer, _):
+    async with writing(rich, timing=ALONE) as (writer, _):
         (leaving,) = await queue_all(writer, [make_hold("r1", key=b"k" * 32)])
         leaving.cancel()
         assert isinstance(await writer.hold(make_hold("r2", key=b"k" * 32)), HeldCredit)
         await writer.end(make_outcome("r2"))
     assert leaving.cancelled()
-    assert (await money(store), await findings(store)) == ((DOLLAR_NANO, 0), [])
+    assert await money(rich) == (DOLLAR_NANO, 0)
 
 
 @pytest.mark.parametrize("key", [None, b"k" * 32])
-@pytest.mark.parametrize("step", ["ledger_commit", "ledger_committed"])
-async def test_a_hold_cancelled_during_its_commit_is_released(store: Store, step: str, key: bytes | None) -> None:
-    """A hold whose caller is cancelled just before or just after the commit is released, and its key is free."""
+@pytest.mark.parametrize("when", ["before its commit", "after its commit", "after its answer"])
+async def test_a_hold_that_is_cancelled_is_released(store: Store, when: str, key: bytes | None) -> None:
+    """Whose caller leaves just before or after the commit, or before it has received the answer; its key is free."""
     await fund(store, WHOLE_NANO)
-    steps = Steps()
+    steps, loop = Steps(), asyncio.get_running_loop()
     async with writing(store, steps) as (writer, _):
         leaving = asyncio.create_task(writer.hold(make_hold(key=key)))
-        steps.actions[step] = [leaving.cancel]
+        leave = partial(loop.call_soon, leaving.cancel) if when == "after its answer" else leaving.cancel
+        steps.actions["ledger_commit" if when == "before its commit" else "ledger_committed"] = [leave]
         await asyncio.wait({leaving})
         assert leaving.cancelled()
         await writer.drained()
@@ -137,28 +134,9 @@ async def test_a_hold_cancelled_during_its_commit_is_released(store: Store, step
     assert (await money(store), await findings(store)) == ((WHOLE_NANO, 0), [])
 
 
-@pytest.mark.parametrize("key", [None, b"k" * 32])
-async def test_a_hold_cancelled_after_its_answer_is_released(store: Store, key: bytes | None) -> None:
-    """A hold whose caller is cancelled after the answer was given and before it was received is released."""
-    await fund(store, WHOLE_NANO)
-    steps = Steps()
-    loop = asyncio.get_running_loop()
-    async with writing(store, steps) as (writer, _):
-        leaving = asyncio.create_task(writer.hold(make_hold(key=key)))
-        steps.actions["ledger_committed"] = [lambda: loop.call_soon(leaving.cancel)]
-        await asyncio.wait({leaving})
-        assert leaving.cancelled()
-        await writer.drained()
-        assert isinstance(await writer.hold(make_hold("r2", key=key)), HeldCredit)
-        await writer.end(make_outcome("r2"))
-    assert await cost_of(store) == 0
-    assert (await money(store), await findings(store)) == ((WHOLE_NANO, 0), [])
-
-
-async def test_an_outcome_is_written_though_nobody_waits(store: Store) -> None:
+async def test_an_outcome_is_written_though_nobody_waits(rich: Store) -> None:
     """The charge is made if the caller was cancelled, and if it never waited."""
-    await fund(store, DOLLAR_NANO)
-    async with writing(store) as (writer, _):
+    async with writing(rich) as (writer, _):
         await hold_all(writer, [make_hold("r1"), make_hold("r2")])
 
         async def settle() -> None:
@@ -168,13 +146,12 @@ async def test_an_outcome_is_written_though_nobody_waits(store: Store) -> None:
         await asyncio.sleep(0)
         leaving.cancel()
         writer.end(make_outcome("r2", Usage(100, 50)))
-    assert (await money(store), await findings(store)) == ((DOLLAR_NANO - 2 * WHOLE_NANO, 0), [])
+    assert await money(rich) == (DOLLAR_NANO - 2 * WHOLE_NANO, 0)
 
 
-async def test_a_bad_hold_fails_alone(store: Store) -> None:
+async def test_a_bad_hold_fails_alone(rich: Store) -> None:
     """A hold that cannot be stored fails with its reason; the others of its batch are taken and ended."""
-    await fund(store, DOLLAR_NANO)
-    async with writing(store) as (writer, metrics):
+    async with writing(rich) as (writer, metrics):
         await writer.hold(make_hold("r0"))
         bad = make_hold("bad", key=b"b" * 32, started_at=BAD_MS)
         queued = await queue_all(writer, [make_hold("r1", key=b"1" * 32), bad, make_hold("r2", key=b"2" * 32)])
@@ -184,13 +161,12 @@ async def test_a_bad_hold_fails_alone(store: Store) -> None:
         assert isinstance(failed, Exception)
         assert counted(metrics, "ledger_refused") == 1
         await end_all(writer, [make_outcome("r1"), make_outcome("r2")])
-    assert (await money(store), await findings(store)) == ((DOLLAR_NANO - WHOLE_NANO, 0), [])
+    assert await money(rich) == (DOLLAR_NANO - WHOLE_NANO, 0)
 
 
-async def test_a_bad_outcome_fails_alone(store: Store) -> None:
+async def test_a_bad_outcome_fails_alone(rich: Store) -> None:
     """An outcome with a number too large for its column fails once; it neither blocks the others nor is retried."""
-    await fund(store, DOLLAR_NANO)
-    async with writing(store) as (writer, metrics):
+    async with writing(rich) as (writer, metrics):
         await hold_all(writer, [make_hold("r1"), make_hold("r2")])
         absurd = msgspec.structs.replace(make_outcome("r1", Usage(100, 1)), duration_ms=BAD_MS)
         bad, good = writer.end(absurd), writer.end(make_outcome("r2", Usage(100, 1)))
@@ -199,7 +175,7 @@ async def test_a_bad_outcome_fails_alone(store: Store) -> None:
             await bad
         assert counted(metrics, "ledger_refused") == 1
         assert counted(metrics, "ledger_retries") == 0
-    assert (await money(store), await findings(store)) == ((DOLLAR_NANO - 1030, 0), [])
+    assert await money(rich) == (DOLLAR_NANO - 1030, 0)
 
 
 async def test_an_unpaid_remainder_is_counted(store: Store) -> None:
@@ -212,43 +188,40 @@ async def test_an_unpaid_remainder_is_counted(store: Store) -> None:
         assert counted(metrics, "ledger_lost") == 0
 
 
-async def test_deliveries_are_marked_while_the_request_runs(store: Store) -> None:
+async def test_deliveries_are_marked_while_the_request_runs(rich: Store) -> None:
     """The writer marks a tracked request by itself, of no more prompt than is held, and deletes it with its charge."""
-    await fund(store, DOLLAR_NANO)
     progress = Progress(7)
 
     async def is_marked() -> bool:
-        return await mark_of(store) == progress.delivered_tokens
+        return await mark_of(rich) == progress.delivered_tokens
 
-    async with writing(store, timing=MARKS_AT_ONCE) as (writer, _):
+    async with writing(rich, timing=MARKS_AT_ONCE) as (writer, _):
         await writer.hold(make_hold(prompt_tokens=90))
         writer.track("r1", progress)
         assert await comes_true(is_marked)
-        assert [row.prompt_tokens for row in await rows_of(store, marks)] == [90]
+        assert [row.prompt_tokens for row in await rows_of(rich, marks)] == [90]
         progress.delivered_tokens = 9
         assert await comes_true(is_marked)
         await writer.end(make_outcome(usage=Usage(100, 9)))
         progress.delivered_tokens = 40
         await writer.mark()
-    assert (await mark_of(store), await money(store)) == (0, (DOLLAR_NANO - 1270, 0))
+    assert (await mark_of(rich), await money(rich)) == (0, (DOLLAR_NANO - 1270, 0))
 
 
 @pytest.mark.parametrize(("mark_after_s", "marked_tokens"), [(0.0, 7), (HOUR_S, 0)])
-async def test_short_requests_are_not_marked(store: Store, mark_after_s: float, marked_tokens: int) -> None:
+async def test_short_requests_are_not_marked(rich: Store, mark_after_s: float, marked_tokens: int) -> None:
     """A request is marked only when it has run for as long as the timing says."""
-    await fund(store, DOLLAR_NANO)
-    async with writing(store, timing=LedgerTiming(mark_after_s=mark_after_s, mark_every_s=HOUR_S)) as (writer, _):
+    async with writing(rich, timing=LedgerTiming(mark_after_s=mark_after_s, mark_every_s=HOUR_S)) as (writer, _):
         await writer.hold(make_hold())
         writer.track("r1", Progress(7))
         await writer.mark()
-        assert await mark_of(store) == marked_tokens
+        assert await mark_of(rich) == marked_tokens
         await writer.end(make_outcome())
 
 
-async def test_a_request_that_ends_while_it_is_counted_leaves_no_mark(store: Store) -> None:
+async def test_a_request_that_ends_while_it_is_counted_leaves_no_mark(rich: Store) -> None:
     """Its mark comes too late, or is deleted again."""
-    await fund(store, DOLLAR_NANO)
-    async with writing(store, timing=ALONE) as (writer, _):
+    async with writing(rich, timing=ALONE) as (writer, _):
         for number, steps in enumerate(range(0, 60, 3)):
             completion_id = f"r{number}"
             await writer.hold(make_hold(completion_id))
@@ -258,14 +231,13 @@ async def test_a_request_that_ends_while_it_is_counted_leaves_no_mark(store: Sto
                 await asyncio.sleep(0)
             await writer.end(make_outcome(completion_id, Usage(100, 7)))
             await marking
-            assert await mark_of(store, completion_id) == 0
-    assert (await money(store), await findings(store)) == ((DOLLAR_NANO - 20 * 1210, 0), [])
+            assert await mark_of(rich, completion_id) == 0
+    assert await money(rich) == (DOLLAR_NANO - 20 * 1210, 0)
 
 
-async def test_drained_waits_for_everything_queued(store: Store) -> None:
+async def test_drained_waits_for_everything_queued(rich: Store) -> None:
     """After `drained`, outcomes that nobody awaited are durable, also those of a task that was still counting."""
-    await fund(store, DOLLAR_NANO)
-    async with writing(store) as (writer, _):
+    async with writing(rich) as (writer, _):
         await hold_all(writer, [make_hold("r1"), make_hold("r2")])
         may_end = asyncio.Event()
 
@@ -278,79 +250,70 @@ async def test_drained_waits_for_everything_queued(store: Store) -> None:
         draining = asyncio.create_task(writer.drained())
         may_end.set()
         await draining
-        assert (await money(store))[0] == DOLLAR_NANO - 2060
+        assert (await money(rich))[0] == DOLLAR_NANO - 2060
 
 
-async def test_stopping_writes_the_backlog(store: Store) -> None:
+async def test_stopping_writes_the_backlog(rich: Store) -> None:
     """Outcomes that are queued when the writer stops are written first, even more than one batch."""
-    await fund(store, DOLLAR_NANO)
     names = [f"r{number}" for number in range(BATCH_MAX + 44)]
-    async with writing(store) as (writer, _):
+    async with writing(rich) as (writer, _):
         await hold_all(writer, map(make_hold, names))
         for name in names:
             writer.end(make_outcome(name, Usage(100, 50)))
-    assert (await money(store), await findings(store)) == ((DOLLAR_NANO - len(names) * WHOLE_NANO, 0), [])
+    assert await money(rich) == (DOLLAR_NANO - len(names) * WHOLE_NANO, 0)
 
 
-async def test_stopping_gives_everything_back(store: Store) -> None:
+async def test_stopping_gives_everything_back(rich: Store) -> None:
     """A stopped process leaves no reserve and no row of its own, whether its requests were charged or not."""
-    await fund(store, DOLLAR_NANO)
-    await fund(store, DOLLAR_NANO, "b")
-    async with writing(store, timing=ALONE) as (writer, _):
+    await fund(rich, DOLLAR_NANO, "b")
+    async with writing(rich, timing=ALONE) as (writer, _):
         await hold_all(writer, [make_hold("r1"), make_hold("r2", account="b")])
         await end_all(writer, [make_outcome("r1", Usage(100, 1)), make_outcome("r2", account="b")])
-        assert (await money(store))[1] > 0
-    assert (await rows_of(store, reserves), await rows_of(store, processes)) == ([], [])
-    assert [await money(store), await money(store, "b")] == [(DOLLAR_NANO - 1030, 0), (DOLLAR_NANO, 0)]
-    assert len(await rows_of(store, entries)) == 3
+        assert (await money(rich))[1] > 0
+    assert (await rows_of(rich, reserves), await rows_of(rich, processes)) == ([], [])
+    assert [await money(rich), await money(rich, "b")] == [(DOLLAR_NANO - 1030, 0), (DOLLAR_NANO, 0)]
+    assert len(await rows_of(rich, entries)) == 3
 
 
-async def test_an_idle_reserve_is_given_back(store: Store) -> None:
+async def test_an_idle_reserve_is_given_back(rich: Store) -> None:
     """Some time after the last request nothing is held, though the writer runs on."""
-    await fund(store, DOLLAR_NANO)
 
     async def nothing_is_held() -> bool:
-        return (await money(store))[1] == 0
+        return (await money(rich))[1] == 0
 
-    async with writing(store, timing=LedgerTiming(idle_s=0.1)) as (writer, _):
+    async with writing(rich, timing=LedgerTiming(idle_s=0.1)) as (writer, _):
         await writer.hold(make_hold())
-        assert (await money(store))[1] > WHOLE_NANO
+        assert (await money(rich))[1] > WHOLE_NANO
         await writer.end(make_outcome(usage=Usage(100, 1)))
         assert await comes_true(nothing_is_held)
-        assert await reserves_of(store) == {}
+        assert await reserves_of(rich) == {}
         assert isinstance(await writer.hold(make_hold("r2")), HeldCredit)
         await writer.end(make_outcome("r2"))
-    assert (await money(store), await findings(store)) == ((DOLLAR_NANO - 1030, 0), [])
+    assert await money(rich) == (DOLLAR_NANO - 1030, 0)
 
 
-async def test_a_reserve_that_its_process_does_not_know_is_given_back(store: Store) -> None:
+async def test_a_reserve_that_its_process_does_not_know_is_given_back(rich: Store) -> None:
     """After a failover the store may have a reserve that the process gave back: it is reconciled."""
-    await fund(store, DOLLAR_NANO)
     timing = msgspec.structs.replace(ALONE, reconcile_every_s=0.02)
-    async with writing(store, timing=timing) as (writer, _):
-        await reserve_behind_its_back(store, writer.presence.name)
-
-        async def is_given_back() -> bool:
-            return await reserves_of(store) == {}
-
-        assert await comes_true(is_given_back)
-    assert (await money(store), await findings(store)) == ((DOLLAR_NANO, 0), [])
+    async with writing(rich, timing=timing) as (writer, _):
+        await reserve_behind_its_back(rich, writer.presence.name)
+        assert await comes_true(lambda: reserves_of(rich), becomes={})
+    assert await money(rich) == (DOLLAR_NANO, 0)
 
 
-async def test_a_kept_reserve_is_shown_as_free(store: Store) -> None:
+async def test_a_kept_reserve_is_shown_as_free(rich: Store) -> None:
     """To its owner, only what requests hold while there is nothing to spare counts as held."""
-    await fund(store, DOLLAR_NANO)
-    async with writing(store, timing=ALONE) as (writer, _):
+    async with writing(rich, timing=ALONE) as (writer, _):
         await writer.hold(make_hold())
         await writer.end(make_outcome(usage=Usage(100, 1)))
-        assert (await money(store))[1] > 0
-        found = await get(store, "acct_a")
+        assert (await money(rich))[1] > 0
+        found = await get(rich, "acct_a")
         assert found
         assert (found.balance_nano, found.held_nano) == (DOLLAR_NANO - 1030, 0)
-    await fund(store, WHOLE_NANO, "b")
-    async with writing(store, timing=ALONE) as (writer, _):
+    await fund(rich, WHOLE_NANO, "b")
+    async with writing(rich, timing=ALONE) as (writer, _):
         await writer.hold(make_hold("r2", account="b"))
-        found = await get(store, "acct_b")
+        found = await get(rich, "acct_b")
         assert found
         assert found.held_nano == WHOLE_NANO
         await writer.end(make_outcome("r2", account="b"))

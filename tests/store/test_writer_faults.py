@@ -43,7 +43,6 @@ from tests.store.moves import (
     make_outcome,
     money,
     opened,
-    postgres_store,
     queue_all,
     reserves_of,
     sweep_process,
@@ -115,9 +114,8 @@ async def test_a_locked_store_fails_holds_and_keeps_outcomes(store: Store, url: 
     assert (await money(store), await findings(store)) == ((LITTLE_NANO - 1030 - WHOLE_NANO, 0), [])
 
 
-async def test_a_reserve_lets_requests_through_while_the_store_stalls(store: Store, url: str) -> None:
+async def test_a_reserve_lets_requests_through_while_the_store_stalls(rich: Store, url: str) -> None:
     """Holds that the reserve covers are answered without the store; their charges are written when it answers again."""
-    await fund(store, DOLLAR_NANO)
     async with hasty_store(url) as hasty, writing(hasty, timing=ALONE, bounds=QUIET) as (writer, _):
         await writer.hold(make_hold("r0"))
         async with locked(url):
@@ -125,22 +123,21 @@ async def test_a_reserve_lets_requests_through_while_the_store_stalls(store: Sto
             ends = [writer.end(make_outcome(f"r{number}", Usage(100, 1))) for number in range(5)]
         assert [type(answer) for answer in answers] == [HeldCredit] * 4
         assert await asyncio.gather(*ends) == [Ended(1030)] * 5
-    assert (await money(store), await findings(store)) == ((DOLLAR_NANO - 5 * 1030, 0), [])
+    assert await money(rich) == (DOLLAR_NANO - 5 * 1030, 0)
 
 
 @ON_POSTGRES
-async def test_a_process_that_is_not_fresh_asks_the_store_for_every_hold(store: Store, url: str) -> None:
+async def test_a_process_that_is_not_fresh_asks_the_store_for_every_hold(rich: Store, url: str) -> None:
     """It may have been swept: a hold that its reserve covers fails while the store does not answer."""
-    await fund(store, DOLLAR_NANO)
     async with hasty_store(url) as hasty, writing(hasty, timing=ALONE, bounds=STALE) as (writer, _):
         await writer.hold(make_hold("r0"))
-        assert (await reserves_of(store))[writer.presence.name] > 2 * WHOLE_NANO
+        assert (await reserves_of(rich))[writer.presence.name] > 2 * WHOLE_NANO
         async with locked(url):
             with pytest.raises(StoreUnavailable):
                 await writer.hold(make_hold("late"))
         assert isinstance(await writer.hold(make_hold("r1")), HeldCredit)
         await asyncio.gather(*(writer.end(make_outcome(name, Usage(100, 1))) for name in ("r0", "r1")))
-    assert (await money(store), await findings(store)) == ((DOLLAR_NANO - 2060, 0), [])
+    assert await money(rich) == (DOLLAR_NANO - 2060, 0)
 
 
 async def test_a_hold_behind_a_full_batch_fails_too(store: Store, url: str) -> None:
@@ -226,29 +223,27 @@ async def test_a_lock_while_a_batch_is_written_one_by_one_loses_nothing(sqlite_s
     assert (await money(sqlite_store), await findings(sqlite_store)) == ((DOLLAR_NANO - 2060, 0), [])
 
 
-async def test_a_mistake_after_a_commit_fails_its_callers_only(store: Store) -> None:
+async def test_a_mistake_after_a_commit_fails_its_callers_only(rich: Store) -> None:
     """An invariant that is broken in memory stops neither the writer nor later requests, and nothing stays held."""
-    await fund(store, DOLLAR_NANO)
     steps, log = Steps(ledger_committed=[partial(dict[str, int]().__getitem__, "nothing")]), io.StringIO()
-    async with writing(store, steps, log, timing=ALONE, bounds=QUIET) as (writer, _):
+    async with writing(rich, steps, log, timing=ALONE, bounds=QUIET) as (writer, _):
         with pytest.raises(KeyError):
             await writer.hold(make_hold("r1"))
         assert isinstance(await writer.hold(make_hold("r2")), HeldCredit)
         assert await writer.end(make_outcome("r2", Usage(100, 1))) == Ended(1030)
     assert "internal error" in log.getvalue()
-    assert (await money(store), await findings(store)) == ((DOLLAR_NANO - 1030, 0), [])
+    assert await money(rich) == (DOLLAR_NANO - 1030, 0)
 
 
-async def test_an_account_that_does_not_exist_is_refused(store: Store) -> None:
+async def test_an_account_that_does_not_exist_is_refused(rich: Store) -> None:
     """A move of it fails at once, and the others of its batch are made."""
-    await fund(store, DOLLAR_NANO)
-    async with writing(store, timing=ALONE, bounds=QUIET) as (writer, _):
+    async with writing(rich, timing=ALONE, bounds=QUIET) as (writer, _):
         wanted = [writer.hold(make_hold("r1")), writer.hold(make_hold("r2", account="nobody"))]
         held, refusal = await asyncio.gather(*wanted, return_exceptions=True)
         assert isinstance(held, HeldCredit)
         assert isinstance(refusal, AssertionError)
         await writer.end(make_outcome("r1"))
-    assert await money(store) == (DOLLAR_NANO, 0)
+    assert await money(rich) == (DOLLAR_NANO, 0)
 
 
 @ON_POSTGRES
@@ -296,64 +291,63 @@ async def test_a_hold_whose_commit_was_not_confirmed_is_released(
         assert (await money(store), await findings(store)) == ((WHOLE_NANO, 0), [])
 
 
-async def test_a_locked_account_delays_only_its_own_moves(postgres: Postgres) -> None:
+@ON_POSTGRES
+async def test_a_locked_account_delays_only_its_own_moves(store: Store, url: str) -> None:
     """Its holds fail within about the lock timeout; other accounts go on; its charges are written after the lock."""
-    async with postgres_store(postgres) as (store, url):
-        for account in "ab":
-            await fund(store, LITTLE_NANO, account)
-        async with hasty_store(url) as hasty, writing(hasty, timing=ALONE) as (writer, metrics):
-            await hold_all(writer, [make_hold("a1"), make_hold("b1", account="b")])
-            async with transaction(url) as other:
-                await other.rows("SELECT * FROM accounts WHERE id = 'acct_a' FOR UPDATE")
-                ending = writer.end(make_outcome("a1", Usage(100, 1)))
-                began_s = time.monotonic()
-                [refused] = await queue_all(writer, [make_hold("a2")])
-                assert await writer.end(make_outcome("b1", Usage(100, 1), account="b")) == Ended(1030)
-                for number in range(2, 6):
-                    assert isinstance(await writer.hold(make_hold(f"b{number}", account="b")), HeldCredit)
-                    await writer.end(make_outcome(f"b{number}", Usage(100, 1), account="b"))
-                with pytest.raises(StoreBusy):
-                    await refused
-                assert time.monotonic() - began_s < SOON_S
-                assert not ending.done()
-            assert await ending == Ended(1030)
-            assert isinstance(await writer.hold(make_hold("a3")), HeldCredit)
-            await writer.end(make_outcome("a3"))
-            assert counted(metrics, "ledger_lost") == 0
-        assert [await money(store), await money(store, "b")] == [(LITTLE_NANO - 1030, 0), (LITTLE_NANO - 5150, 0)]
-        assert await findings(store) == []
+    for account in "ab":
+        await fund(store, LITTLE_NANO, account)
+    async with hasty_store(url) as hasty, writing(hasty, timing=ALONE) as (writer, metrics):
+        await hold_all(writer, [make_hold("a1"), make_hold("b1", account="b")])
+        async with transaction(url) as other:
+            await other.rows("SELECT * FROM accounts WHERE id = 'acct_a' FOR UPDATE")
+            ending = writer.end(make_outcome("a1", Usage(100, 1)))
+            began_s = time.monotonic()
+            [refused] = await queue_all(writer, [make_hold("a2")])
+            assert await writer.end(make_outcome("b1", Usage(100, 1), account="b")) == Ended(1030)
+            for number in range(2, 6):
+                assert isinstance(await writer.hold(make_hold(f"b{number}", account="b")), HeldCredit)
+                await writer.end(make_outcome(f"b{number}", Usage(100, 1), account="b"))
+            with pytest.raises(StoreBusy):
+                await refused
+            assert time.monotonic() - began_s < SOON_S
+            assert not ending.done()
+        assert await ending == Ended(1030)
+        assert isinstance(await writer.hold(make_hold("a3")), HeldCredit)
+        await writer.end(make_outcome("a3"))
+        assert counted(metrics, "ledger_lost") == 0
+    assert [await money(store), await money(store, "b")] == [(LITTLE_NANO - 1030, 0), (LITTLE_NANO - 5150, 0)]
+    assert await findings(store) == []
 
 
-async def test_a_dropped_connection_loses_no_outcome(postgres: Postgres) -> None:
+@ON_POSTGRES
+async def test_a_dropped_connection_loses_no_outcome(rich: Store, url: str) -> None:
     """Postgres drops every connection: the next outcome is retried and written once."""
-    async with postgres_store(postgres) as (store, url):
-        await fund(store, DOLLAR_NANO)
-        async with writing(store) as (writer, _):
-            await writer.hold(make_hold())
-            async with aside(url) as other:
-                await other.rows(DROP_OTHERS)
-            assert await writer.end(make_outcome(usage=Usage(100, 1))) == Ended(1030)
-        assert (await money(store), await findings(store)) == ((DOLLAR_NANO - 1030, 0), [])
+    async with writing(rich) as (writer, _):
+        await writer.hold(make_hold())
+        async with aside(url) as other:
+            await other.rows(DROP_OTHERS)
+        assert await writer.end(make_outcome(usage=Usage(100, 1))) == Ended(1030)
+    assert await money(rich) == (DOLLAR_NANO - 1030, 0)
 
 
-async def test_a_value_that_postgres_refuses_fails_alone(postgres: Postgres) -> None:
+@ON_POSTGRES
+async def test_a_value_that_postgres_refuses_fails_alone(rich: Store) -> None:
     """A text that Postgres cannot store fails that outcome only; the store does not count as unavailable."""
-    async with postgres_store(postgres) as (store, _):
-        await fund(store, DOLLAR_NANO)
-        async with writing(store) as (writer, metrics):
-            await hold_all(writer, [make_hold("r1"), make_hold("r2")])
-            unfit = msgspec.structs.replace(make_outcome("r1"), model="no\0body")
-            ends = [writer.end(unfit), writer.end(make_outcome("r2", Usage(100, 1)))]
-            await asyncio.wait(ends, timeout=SOON_S)
-            assert (counted(metrics, "ledger_refused"), counted(metrics, "ledger_retries")) == (1, 0)
-            assert isinstance(ends[0].exception(), Exception)
-        assert ends[1].result() == Ended(1030)
-        assert (await money(store), await findings(store)) == ((DOLLAR_NANO - 1030, 0), [])
+    async with writing(rich) as (writer, metrics):
+        await hold_all(writer, [make_hold("r1"), make_hold("r2")])
+        unfit = msgspec.structs.replace(make_outcome("r1"), model="no\0body")
+        ends = [writer.end(unfit), writer.end(make_outcome("r2", Usage(100, 1)))]
+        await asyncio.wait(ends, timeout=SOON_S)
+        assert (counted(metrics, "ledger_refused"), counted(metrics, "ledger_retries")) == (1, 0)
+        assert isinstance(ends[0].exception(), Exception)
+    assert ends[1].result() == Ended(1030)
+    assert await money(rich) == (DOLLAR_NANO - 1030, 0)
 
 
-async def test_writers_that_meet_on_several_accounts_do_not_deadlock(postgres: Postgres) -> None:
+@ON_POSTGRES
+async def test_writers_that_meet_on_several_accounts_do_not_deadlock(store: Store, url: str) -> None:
     """Batches that name the same accounts in opposite orders, while one of them is locked, are all written."""
-    async with postgres_store(postgres) as (store, url), opened(url, SOON_S) as near, opened(url, SOON_S) as far:
+    async with opened(url, SOON_S) as near, opened(url, SOON_S) as far:
         for account in "abc":
             await fund(store, LITTLE_NANO, account)
         async with writing(near, timing=ALONE) as (one, one_metrics), writing(far, timing=ALONE) as (two, two_metrics):
@@ -368,9 +362,10 @@ async def test_writers_that_meet_on_several_accounts_do_not_deadlock(postgres: P
         assert await findings(store) == []
 
 
-async def test_writers_that_meet_on_one_idempotency_key_do_not_deadlock(postgres: Postgres) -> None:
+@ON_POSTGRES
+async def test_writers_that_meet_on_one_idempotency_key_do_not_deadlock(store: Store, url: str) -> None:
     """Both wait for the account: one of them gets the key, and the other its ids."""
-    async with postgres_store(postgres) as (store, url), opened(url, SOON_S) as near, opened(url, SOON_S) as far:
+    async with opened(url, SOON_S) as near, opened(url, SOON_S) as far:
         await fund(store, LITTLE_NANO)
         async with writing(near, timing=ALONE) as (one, one_metrics), writing(far, timing=ALONE) as (two, two_metrics):
             async with transaction(url) as locking:
@@ -385,15 +380,14 @@ async def test_writers_that_meet_on_one_idempotency_key_do_not_deadlock(postgres
         assert await findings(store) == []
 
 
-async def test_marks_and_outcomes_do_not_deadlock(postgres: Postgres) -> None:
+@ON_POSTGRES
+async def test_marks_and_outcomes_do_not_deadlock(rich: Store, url: str) -> None:
     """Requests that end while their marks are written are settled at the first try, and leave no mark."""
     log = io.StringIO()
     async with (
-        postgres_store(postgres) as (store, url),
         opened(url, SOON_S) as patient,
         writing(patient, log_to=log, timing=MARKS_AT_ONCE) as (writer, metrics),
     ):
-        await fund(store, DOLLAR_NANO)
         progress = Progress(3)
         for name in ("r1", "r2"):
             await writer.hold(make_hold(name))
@@ -402,9 +396,9 @@ async def test_marks_and_outcomes_do_not_deadlock(postgres: Postgres) -> None:
         async with transaction(url) as locking:
             await locking.rows("SELECT * FROM marks WHERE completion_id = 'r1' FOR UPDATE")
             progress.delivered_tokens = 5
-            assert await come_to_wait(store, 1)  # the marks, for r1
+            assert await come_to_wait(rich, 1)  # the marks, for r1
             ends = [writer.end(make_outcome(name, Usage(100, 5))) for name in ("r2", "r1")]
-            await come_to_wait(store, 2, timeout_s=1.0)  # the outcomes, if they wait for the same lock
+            await come_to_wait(rich, 2, timeout_s=1.0)  # the outcomes, if they wait for the same lock
         assert await asyncio.gather(*ends) == [Ended(1150), Ended(1150)]
         assert counted(metrics, "ledger_retries") == 0
         assert '"level":"warning"' not in log.getvalue()

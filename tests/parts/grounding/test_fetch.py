@@ -66,26 +66,23 @@ async def test_a_compressed_page(coding: bytes) -> None:
         assert await failure(fetcher, f"http://{HOST}:{site.port}/") == "encoding"
 
 
-@pytest.mark.parametrize(
-    "content_type",
-    ["text/html", "TEXT/HTML;charset=utf-8", "application/xhtml+xml", "text/plain", "text/csv", "application/json",
-     "application/ld+json", "application/pdf", "application/xml", "text/xml", "application/rss+xml"],
+READ = (
+    "text/html", "TEXT/HTML;charset=utf-8", "application/xhtml+xml", "text/plain", "text/csv", "application/json",
+    "application/ld+json", "application/pdf", "application/xml", "text/xml", "application/rss+xml",
 )  # fmt: skip
-async def test_content_types_that_are_read(content_type: str) -> None:
-    """Text, JSON, XML and PDF are read."""
-    async with Peer(serving({"/": page(b"hi", content_type)})) as site, fetching() as fetcher:
-        assert (await fetcher.fetch(f"http://{HOST}:{site.port}/")).content_type == content_type
+REFUSED = (
+    "", "text", "image/png", "image/svg+xml", "video/mp4", "application/octet-stream", "application/zip", "html",
+    "application/x-shockwave-flash", "multipart/x-mixed-replace", "application/pdfx", "application/javascript",
+)  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "content_type",
-    ["", "text", "image/png", "image/svg+xml", "video/mp4", "application/octet-stream", "application/zip", "html",
-     "application/x-shockwave-flash", "multipart/x-mixed-replace", "application/pdfx", "application/javascript"],
-)  # fmt: skip
-async def test_content_types_that_are_refused(content_type: str) -> None:
-    """Other content types, and none, are refused before the body is read."""
-    async with Peer(serving({"/": page(b"hi", content_type)})) as site, fetching() as fetcher:
-        assert await failure(fetcher, f"http://{HOST}:{site.port}/") == "type"
+async def test_content_types() -> None:
+    """Text, JSON, XML and PDF are read; other content types, and none, are refused before the body is read."""
+    pages = {f"/{number}": page(b"hi", content_type) for number, content_type in enumerate(READ + REFUSED)}
+    async with Peer(serving(pages)) as site, fetching() as fetcher:
+        urls = [f"http://{HOST}:{site.port}{path}" for path in pages]
+        assert [(await fetcher.fetch(url)).content_type for url in urls[: len(READ)]] == [*READ]
+        assert {await failure(fetcher, url) for url in urls[len(READ) :]} == {"type"}
 
 
 @pytest.mark.parametrize("status", [201, 204, 206, 302, 304, 404, 500, 999])

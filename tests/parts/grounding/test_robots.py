@@ -1,6 +1,7 @@
 """robots.txt: what a site allows, how its file is found, and what is kept of it."""
 
 import asyncio
+from collections.abc import Iterable
 
 import pytest
 from hypothesis import given
@@ -18,7 +19,7 @@ from cadenza.parts.grounding.search.pages.robots import (
 )
 from cadenza.parts.grounding.search.records import FetchFailed
 from tests.parts.grounding.fetch_site import HOST, OK, Names, failure, fetching, page, redirect, serving
-from tests.unit.http.peer import LOCALHOST, Peer, Script, Visit, refusing_port
+from tests.unit.http.peer import LOCALHOST, Peer, Visit, refusing_port
 from tests.unit.upstreams.clock import Clock
 
 HI = page(b"hi")
@@ -102,7 +103,7 @@ def test_a_file_that_is_made_to_be_slow() -> None:
     assert parse_rules(b"\n" * FILE_BYTES_MAX) == ALL_ALLOWED
 
 
-async def failure_reason(answer: bytes | Script) -> str | None:
+async def failure_reason(answer: bytes) -> str | None:
     """Why a page of a site with this robots.txt is not fetched; None if it is."""
     async with Peer(serving({"/": HI, "/robots.txt": answer})) as site, fetching() as fetcher:
         try:
@@ -112,31 +113,26 @@ async def failure_reason(answer: bytes | Script) -> str | None:
         return None
 
 
-@pytest.mark.parametrize("status", [400, 401, 403, 404, 410, 429, 451])
-async def test_a_site_without_the_file(status: int) -> None:
-    """A robots.txt that answers 4xx allows everything."""
-    assert await failure_reason(b"HTTP/1.1 %d No\r\ncontent-length: 2\r\n\r\nno" % status) is None
-
-
-@pytest.mark.parametrize("status", [500, 502, 503, 204, 304, 600])
-async def test_a_site_in_trouble(status: int) -> None:
-    """A robots.txt that answers 5xx, or what is neither a file nor a refusal, allows nothing."""
-    assert await failure_reason(b"HTTP/1.1 %d No\r\ncontent-length: 0\r\n\r\n" % status) == "robots"
+def status(code: int) -> bytes:
+    return b"HTTP/1.1 %d No\r\ncontent-length: 2\r\n\r\nno" % code
 
 
 @pytest.mark.parametrize(
-    "answer",
-    [b"", b"no HTTP\r\n\r\n", OK + b"content-length: 9\r\n\r\nhalf", OK + b"content-encoding: br\r\n\r\nhi",
-     redirect("/robots.txt"), redirect("ftp://a.example/"), OK + b"content-encoding: gzip\r\n\r\nhi"],
-)  # fmt: skip
-async def test_a_file_that_cannot_be_read(answer: bytes) -> None:
-    """A robots.txt that breaks off, is not HTTP, or redirects to itself allows nothing."""
-    assert await failure_reason(answer) == "robots"
-
-
-async def test_a_file_that_redirects_to_a_private_address() -> None:
-    """The redirects of robots.txt are checked like those of a page."""
-    assert await failure_reason(redirect("http://169.254.169.254/robots.txt")) == "private"
+    ("answers", "reason"),
+    [
+        ([*map(status, (400, 401, 403, 404, 410, 429, 451))], None),
+        ([*map(status, (500, 502, 503, 204, 304, 600))], "robots"),
+        ([b"", b"no HTTP\r\n\r\n", OK + b"content-length: 9\r\n\r\nhalf"], "robots"),
+        ([OK + b"content-encoding: %b\r\n\r\nhi" % coding for coding in (b"br", b"gzip")], "robots"),
+        ([*map(redirect, ("/robots.txt", "ftp://a.example/"))], "robots"),
+        ([redirect("http://169.254.169.254/robots.txt")], "private"),
+    ],
+    ids=["refused", "in trouble", "broken", "compressed", "redirects", "redirect to a private address"],
+)
+async def test_a_site_whose_file_is_not_there(answers: Iterable[bytes], reason: str | None) -> None:
+    """4xx allows everything; a file that is in trouble, broken or redirects wrongly allows nothing."""
+    for answer in answers:
+        assert await failure_reason(answer) == reason, answer
 
 
 async def test_a_file_that_redirects() -> None:

@@ -13,15 +13,13 @@ from cadenza.core.records import Cap
 from tests.loopback import LoopbackUpstream, Status
 from tests.parts.site.web.chat_client import ChatClient, event_of
 from tests.raw_client import RawClient, Reply
-from tests.scripted_searxng import ScriptedSearxng, running_searxng
+from tests.scripted_searxng import ANSWER, ScriptedSearxng, running_searxng
 from tests.service import CREDIT_NANO, Service, wait_until
 from tests.service_config import RouteSpec, ServiceSpec
 from tests.visitor import Visitor
 
 PRICE_NANO = 5_000_000
 PER_DAY = 3
-RESULTS = [{"url": "https://a.example/1", "title": "One", "content": "The first snippet."}]
-ANSWER = (200, "application/json", json.dumps({"query": "q", "results": RESULTS}).encode())
 
 
 @pytest.fixture(scope="module")

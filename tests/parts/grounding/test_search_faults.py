@@ -9,7 +9,7 @@ import pytest
 from cadenza.core.records import Cap
 from tests.loopback import LoopbackUpstream
 from tests.raw_client import RawClient
-from tests.scripted_searxng import ScriptedSearxng, running_searxng
+from tests.scripted_searxng import ANSWER, ScriptedSearxng, running_searxng
 from tests.service import CREDIT_NANO, Deployment, Service, wait_until
 from tests.service_config import RouteSpec, ServiceSpec
 
@@ -21,8 +21,6 @@ FAULTS = {
     "a web page": (200, "text/html", b"<html>Sign in</html>"),
     "broken JSON": (200, "application/json", b'{"results": ['),
 }
-RESULTS = [{"url": "https://a.example/1", "title": "One", "content": "The first snippet."}]
-ANSWER = (200, "application/json", json.dumps({"query": "q", "results": RESULTS}).encode())
 BODY = {"messages": QUESTION}
 
 REASONS = re.compile(r'^cadenza_grounding_failures_total{part="search",reason="(\w+)"} (\S+)$', re.MULTILINE)

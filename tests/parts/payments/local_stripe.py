@@ -48,8 +48,8 @@ class LocalStripe:
     def session(self, checkout: str) -> dict[str, Any]:
         return self._send("GET", f"/v1/checkout/sessions/{checkout}", "")
 
-    def pay(self, checkout: str, *, later: bool = False) -> None:
-        self._play(checkout, "pay?later" if later else "pay")
+    def pay(self, checkout: str) -> None:
+        self._play(checkout, "pay")
 
     def refund(self, checkout: str, cents: int) -> None:
         self._play(checkout, f"refund?cents={cents}")

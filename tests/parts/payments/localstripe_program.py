@@ -69,26 +69,21 @@ class Stage:
 
     async def play(self, request: web.Request) -> web.Response:
         session = store[f"checkout.session:{request.match_info['id']}"]
-        match request.match_info["act"]:
-            case "pay":
-                await self._pay(session, is_settled="later" not in request.query)
-            case "refund":
-                intent = session.payment_intent
-                await self._ask("/v1/refunds", {"payment_intent": intent, "amount": request.query["cents"]})
-                schedule_webhook(Event("charge.refunded", store[f"payment_intent:{intent}"].latest_charge))
+        if request.match_info["act"] == "pay":
+            await self._pay(session)
+        else:
+            intent = session.payment_intent
+            await self._ask("/v1/refunds", {"payment_intent": intent, "amount": request.query["cents"]})
+            schedule_webhook(Event("charge.refunded", store[f"payment_intent:{intent}"].latest_charge))
         return web.Response()
 
-    async def _pay(self, session: Session, *, is_settled: bool) -> None:
-        if session.payment_intent is None:
-            session.payment_intent = await self._charge(session)
-            session.status = "complete"
-            if session.invoice_creation["enabled"] == "true":
-                session.invoice = {"hosted_invoice_url": f"https://invoice.stripe.example/i/{session.id}"}
-            session.payment_status = "paid" if is_settled else "unpaid"
-            schedule_webhook(Event("checkout.session.completed", session))
-        else:
-            session.payment_status = "paid"
-            schedule_webhook(Event("checkout.session.async_payment_succeeded", session))
+    async def _pay(self, session: Session) -> None:
+        session.payment_intent = await self._charge(session)
+        session.status = "complete"
+        if session.invoice_creation["enabled"] == "true":
+            session.invoice = {"hosted_invoice_url": f"https://invoice.stripe.example/i/{session.id}"}
+        session.payment_status = "paid"
+        schedule_webhook(Event("checkout.session.completed", session))
 
     async def _charge(self, session: Session) -> str:
         """Pay by card. The charge gets the metadata of its payment intent, as at Stripe."""

@@ -11,8 +11,7 @@ from tests.contract.test_leaving import (
     test_leaving_mid_stream_closes_the_upstream,
 )
 from tests.contract.test_leaving_cost import (
-    test_leaving_while_the_answer_is_only_a_role_costs_the_prompt,
-    test_leaving_within_a_plain_reply_costs_the_prompt,
+    test_leaving_before_a_word_was_delivered_costs_the_prompt,
 )
 from tests.fault.test_kill import test_killed_requests_are_settled_once_by_the_next_start
 from tests.unit.gateway.test_answers import test_an_error_ends_an_unfinished_event
@@ -35,10 +34,9 @@ __all__ = [
     "test_an_error_ends_an_unfinished_event",
     "test_an_internal_error",
     "test_killed_requests_are_settled_once_by_the_next_start",
+    "test_leaving_before_a_word_was_delivered_costs_the_prompt",
     "test_leaving_before_the_reply_closes_the_upstream",
     "test_leaving_mid_stream_closes_the_upstream",
-    "test_leaving_while_the_answer_is_only_a_role_costs_the_prompt",
-    "test_leaving_within_a_plain_reply_costs_the_prompt",
     "test_what_a_long_prompt_took_to_count_is_charged",
 ]
 

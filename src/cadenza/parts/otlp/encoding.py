@@ -23,15 +23,10 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span, Status, TracesData
 
 from cadenza.observe.worker_metrics import Family, Labels
-from cadenza.parts.otlp.spans import ATTRIBUTES, EndedSpan, SpanKind, Value
+from cadenza.parts.otlp.spans import ATTRIBUTES, EndedSpan, Value
 
 SCOPE = InstrumentationScope(name="cadenza")
 CUMULATIVE = AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE
-KINDS = {
-    SpanKind.INTERNAL: Span.SPAN_KIND_INTERNAL,
-    SpanKind.SERVER: Span.SPAN_KIND_SERVER,
-    SpanKind.CLIENT: Span.SPAN_KIND_CLIENT,
-}
 UNITS = {"_seconds": "s", "_bytes": "By"}  # by the end of a metric's name
 
 
@@ -49,7 +44,7 @@ def make_span(ended: EndedSpan) -> Span:
         span_id=ended.span_id,
         parent_span_id=ended.parent_id,
         name=ended.name,
-        kind=KINDS[ended.kind],
+        kind=ended.kind,
         start_time_unix_nano=ended.start_ns,
         end_time_unix_nano=max(ended.start_ns, ended.end_ns),
         attributes=_key_values(attributes),

@@ -1,8 +1,7 @@
 """A span that has ended, and the attributes that spans may have: numbers, our own names and ids, never content."""
 
-from enum import Enum, auto
-
 import msgspec
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 ATTRIBUTES = frozenset(  # any other one is not exported
     {
@@ -30,15 +29,8 @@ ATTRIBUTES = frozenset(  # any other one is not exported
     }
 )
 
+STEP, REQUEST, CALL = Span.SPAN_KIND_INTERNAL, Span.SPAN_KIND_SERVER, Span.SPAN_KIND_CLIENT  # kinds
 Value = str | bool | int | float | tuple[str, ...]
-
-
-class SpanKind(Enum):
-    """Whether a span is a step inside the service, a request to it, or a request of it to another."""
-
-    INTERNAL = auto()
-    SERVER = auto()
-    CLIENT = auto()
 
 
 class EndedSpan(msgspec.Struct, frozen=True):
@@ -50,6 +42,6 @@ class EndedSpan(msgspec.Struct, frozen=True):
     parent_id: bytes  # empty for the first span of a trace
     start_ns: int
     end_ns: int
-    kind: SpanKind = SpanKind.INTERNAL
+    kind: "Span.SpanKind.ValueType" = STEP
     attributes: dict[str, Value] = {}
     error: str = ""

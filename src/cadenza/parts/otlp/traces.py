@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 import msgspec
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from cadenza.core.content import Content
 from cadenza.core.records import Outcome, ReplyResult, Route
@@ -25,7 +26,7 @@ from cadenza.gateway.endpoints import Endpoint
 from cadenza.gateway.request import DISCONNECTED_CAUSE, OnStep, RequestRecord
 from cadenza.http.exchange import Exchange
 from cadenza.ledger.rules import Hold
-from cadenza.parts.otlp.spans import EndedSpan, SpanKind, Value
+from cadenza.parts.otlp.spans import CALL, REQUEST, STEP, EndedSpan, Value
 from cadenza.parts.otlp.trace_context import TraceParent, read_parent
 from cadenza.upstreams.base import Fault
 
@@ -61,7 +62,7 @@ class OpenSpan(Content, msgspec.Struct):
     began_s: float
     ended_s: float | None = None
     error: str = ""
-    kind: SpanKind = SpanKind.INTERNAL
+    kind: "Span.SpanKind.ValueType" = STEP
     attributes: dict[str, Value] = {}
     answered_s: float | None = None  # of a route: when it began to answer
     span_id: bytes = msgspec.field(default_factory=lambda: os.urandom(SPAN_ID_BYTES))
@@ -90,7 +91,7 @@ class TracedRecord(RequestRecord):
         self._fault_point(name)
 
     def _add_try(self, began_s: float) -> OpenSpan:
-        self._tries.append(OpenSpan("route", self._chat_id, began_s, kind=SpanKind.CLIENT))
+        self._tries.append(OpenSpan("route", self._chat_id, began_s, kind=CALL))
         return self._tries[-1]
 
     def _begin_try(self) -> bytes:
@@ -191,7 +192,7 @@ class TracedRecord(RequestRecord):
             attributes["cadenza.key_id"] = outcome.key_id
         parent_id = self._parent.span_id if self._parent else b""
         name = f"{method} {route}" if route else method
-        return OpenSpan(name, parent_id, exchange.started_s, error=error, kind=SpanKind.SERVER, attributes=attributes)
+        return OpenSpan(name, parent_id, exchange.started_s, error=error, kind=REQUEST, attributes=attributes)
 
     def _step_spans(self, parent_id: bytes, ended_s: float, failure: str) -> list[OpenSpan]:
         """One for each step that ended, and one with an error for the step that the request ended in."""
@@ -234,7 +235,7 @@ class TracedRecord(RequestRecord):
                 attributes["gen_ai.response.time_to_first_chunk"] = round(self._marks["opened"] - began_s, 6)
         error = outcome.fault or ("" if "relayed" in self._marks else outcome.cause or str(outcome.status))
         name = f"chat {outcome.class_id}"
-        return OpenSpan(name, parent_id, began_s, ended_s, error, SpanKind.CLIENT, attributes, span_id=self._chat_id)
+        return OpenSpan(name, parent_id, began_s, ended_s, error, CALL, attributes, span_id=self._chat_id)
 
     def _try(self, one: OpenSpan, relayed_s: float) -> list[OpenSpan]:
         """The attempt on a route and, of a stream, what came before its first token and after it."""

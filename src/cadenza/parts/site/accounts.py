@@ -12,6 +12,7 @@ import msgspec
 
 from cadenza.control.account.accounts import change_account, check_class, find_account
 from cadenza.core.errors import ControlError
+from cadenza.core.orders import copied
 from cadenza.core.records import COMMAND_LINE, Operator, Owner
 from cadenza.fleet.changes import make_change
 from cadenza.parts.site.sign_in.passwords import hash_password
@@ -99,9 +100,7 @@ def replace_password(
 
 
 def preferences_of(account: Account) -> Preferences:
-    return Preferences(
-        account.preferred_class, account.theme, account.uses_search, account.uses_memory, account.shows_cost
-    )
+    return copied(Preferences, account)
 
 
 async def choose(

@@ -19,6 +19,8 @@ from tests import made_files as made
 MIB = 1024 * 1024
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(100)
 OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+NOT_TEXT = "it is not text, and not a file of a kind that can be read"
+NO_CHARSET = bytes(128 + (41 + 73 * number) % 128 for number in range(128))
 LIMITS = FormatLimits(chars_max=20_000, unpacked_bytes_max=4 * MIB, entries_max=50, pages_max=30, elements_max=20_000)
 CPU_S = 10.0
 DATE = parse_format("yyyy-mm-dd")
@@ -123,11 +125,15 @@ def test_encrypted_files() -> None:
         ),
         (b"SQLite format 3\0", "it is a database; export what you need as CSV"),
         (b"\x7fELF" + bytes(50), "it is a program; only documents and text are read"),
+        (OLE + bytes(600), "it is in an old format of Office or Outlook; save it as DOCX, XLSX, PPTX, EML or PDF"),
+        (b"{\\rtf1 text}", "it is RTF, which cannot be read; save it as DOCX or PDF"),
+        *((data, NOT_TEXT) for data in (bytes(range(256)) * 4, b"abc\0def", b"\xff\x00\x81\x8d" * 20)),
+        (NO_CHARSET, "its text is in an unknown encoding; save it as UTF-8"),
     ],
 )
 def test_files_that_are_no_documents_say_what_to_do(data: bytes, told: str) -> None:
-    """The advice fits an attachment as well as a file of an indexed folder."""
-    assert reason(data, "a.pdf") == told
+    """Whatever their names say; the advice fits an attachment as well as a file of an indexed folder."""
+    assert reason(data, "a.pdf") == reason(data, "a.txt") == told
 
 
 @pytest.mark.parametrize("make", [made.make_docx, made.make_xlsx, made.make_pptx, lambda: made.make_pdf(["text"])])
@@ -140,22 +146,6 @@ def test_truncated_files(make: made.Make, kept: float) -> None:
         assert texts == ["text"] or "damaged" in why or "no pages" in why or "no text" in why
     else:
         assert "damaged" in why
-
-
-@pytest.mark.parametrize(
-    ("data", "told"),
-    [
-        (OLE + bytes(600), "it is in an old format of Office or Outlook"),
-        (bytes(range(256)) * 4, "it is not text"),
-        (b"abc\0def", "it is not text"),
-        (b"{\\rtf1 text}", "it is RTF"),
-        (b"\xff\x00\x81\x8d" * 20, "it is not text"),
-        (bytes(128 + (41 + 73 * number) % 128 for number in range(128)), "its text is in an unknown encoding"),
-    ],
-)
-def test_files_that_cannot_be_read_say_what_they_are(data: bytes, told: str) -> None:
-    """Whatever their names say."""
-    assert reason(data, "a.txt").startswith(told)
 
 
 def test_wrong_extensions_that_can_be_read() -> None:

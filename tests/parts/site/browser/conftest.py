@@ -14,7 +14,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from tests.debian import find_or_install, installed
-from tests.service import PASSWORD, Service
+from tests.service import CREDIT_NANO, PASSWORD, Service
 from tests.visitor import CSRF
 
 SHOTS = Path(__file__).parents[4] / ".pytest_cache" / "screenshots"
@@ -89,6 +89,12 @@ def open_page(chromium: Browser, service: Service) -> Iterator[OpenPage]:
     for context in contexts:
         context.close()
     assert faults == []
+
+
+@pytest.fixture
+def email(service: Service) -> str:
+    """The address of an account of this test alone."""
+    return service.create_account(CREDIT_NANO)
 
 
 def _note_foreign(faults: list[str], url: str, base_url: str) -> None:

@@ -24,7 +24,7 @@ from tests.parts.site.browser.chat_page import (
 )
 from tests.parts.site.browser.conftest import OpenPage, serious_findings, shoot
 from tests.parts.site.browser.looks import PHONE, each_scheme
-from tests.service import CREDIT_NANO, Service
+from tests.service import Service
 from tests.service_config import RouteSpec, ServiceSpec
 
 NOTES = b"The vault opens at noon.\n"
@@ -71,11 +71,6 @@ def service(shared_upstream: LoopbackUpstream) -> Iterator[Service]:
     routes = {"forte": [RouteSpec("loopback")], "fortissimo": [RouteSpec("loopback", more_toml="vision = true\n")]}
     with Service(ServiceSpec({"loopback": shared_upstream.base_url}, routes)) as running:
         yield running
-
-
-@pytest.fixture
-def email(service: Service) -> str:
-    return service.create_account(CREDIT_NANO)
 
 
 def payload(name: str, content: bytes = NOTES, type_: str = "text/plain") -> FilePayload:

@@ -12,7 +12,7 @@ from tests.loopback import LoopbackUpstream
 from tests.parts.site.browser.chat_page import ask, export, open_chat, reload_chat, replies, whole
 from tests.parts.site.browser.conftest import OpenPage, serious_findings, shoot, sign_in, stop_clock
 from tests.parts.site.browser.looks import PHONE, each_scheme
-from tests.service import CREDIT_NANO, Service
+from tests.service import Service
 
 HEADER = "x-cadenza-grounding"
 ADDED = "memory=2 search=5 attachments=1"
@@ -49,11 +49,6 @@ APART = """() => {
         boxes.every((one, at) => boxes.slice(at + 1).every((other) => isApart(one, other)));
 }"""
 pytestmark = pytest.mark.slow(reason="a browser shows sources")
-
-
-@pytest.fixture
-def email(service: Service) -> str:
-    return service.create_account(CREDIT_NANO)
 
 
 def event(type_: str, **fields: Any) -> str:

@@ -9,15 +9,10 @@ from playwright.sync_api import Page, expect
 
 from tests.parts.site.browser.conftest import OpenPage, serious_findings, shoot, sign_in
 from tests.parts.site.browser.looks import LOOKS, each_look
-from tests.service import CREDIT_NANO, Service
+from tests.service import Service
 
 MESSAGES = [{"role": "user", "content": "Say hello."}]
 pytestmark = pytest.mark.slow(reason="a browser manages keys")
-
-
-@pytest.fixture
-def email(service: Service) -> str:
-    return service.create_account(CREDIT_NANO)
 
 
 def client_of(service: Service, key: str) -> openai.OpenAI:

@@ -5,15 +5,9 @@ from playwright.sync_api import Page, expect
 
 from tests.parts.site.browser.conftest import OpenPage, serious_findings, shoot, sign_in
 from tests.parts.site.browser.looks import LOOKS, each_look
-from tests.service import CREDIT_NANO, Service
 
 LONG = "Unbreakable" * 20 + "\nsecond line, which is long enough to be wrapped on a phone and perhaps on a desk too"
 pytestmark = pytest.mark.slow(reason="a browser manages notes")
-
-
-@pytest.fixture
-def email(service: Service) -> str:
-    return service.create_account(CREDIT_NANO)
 
 
 def write(page: Page, text: str) -> None:

@@ -7,7 +7,7 @@ from tests.parts.site.browser.conftest import OpenPage, serious_findings, shoot,
 from tests.parts.site.browser.looks import PHONE
 from tests.parts.site.web.operators import make_operator
 from tests.raw_client import RawClient
-from tests.service import CREDIT_NANO, Service
+from tests.service import Service
 
 PAGES = [
     "",
@@ -28,9 +28,8 @@ pytestmark = pytest.mark.slow(reason="a browser looks at the operator's pages")
 
 
 @pytest.fixture
-def operator(service: Service) -> str:
-    """The address of an account that is an operator."""
-    email = service.create_account(CREDIT_NANO)
+def operator(service: Service, email: str) -> str:
+    """The same, once it is an operator's."""
     make_operator(service, email)
     return email
 

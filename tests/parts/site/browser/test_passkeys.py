@@ -8,7 +8,7 @@ from playwright.sync_api import Browser, Page
 from tests.parts.site.browser.conftest import TIMEOUT_MS, OpenPage, serious_findings, shoot, sign_in
 from tests.parts.site.browser.looks import PHONE
 from tests.parts.site.web.test_security import make_old
-from tests.service import CREDIT_NANO, PASSWORD, Service
+from tests.service import PASSWORD, Service
 
 AUTHENTICATOR = {
     "protocol": "ctap2",
@@ -34,9 +34,8 @@ def page(chromium: Browser, service: Service) -> Iterator[Page]:
     context.close()
 
 
-def test_a_passkey_is_added_and_signs_in(service: Service, page: Page) -> None:
+def test_a_passkey_is_added_and_signs_in(service: Service, page: Page, email: str) -> None:
     """A passkey gives recovery codes, signs in without a password, is a second factor, and can be removed."""
-    email = service.create_account(CREDIT_NANO)
     sign_in_form(page, email)
     page.wait_for_url(lambda url: "/sign-in" not in url)
     page.goto("/settings/security")
@@ -70,9 +69,8 @@ def test_a_passkey_is_added_and_signs_in(service: Service, page: Page) -> None:
     page.get_by_text("The passkey was not accepted.").wait_for()
 
 
-def test_data_is_downloaded_after_the_proof(open_page: OpenPage, service: Service) -> None:
+def test_data_is_downloaded_after_the_proof(open_page: OpenPage, service: Service, email: str) -> None:
     """The password is asked for, then the download begins, and the link that cancelled leads back."""
-    email = service.create_account(CREDIT_NANO)
     page = open_page(viewport=PHONE)
     sign_in(page, email)
     make_old(service, email)
@@ -104,9 +102,8 @@ def sign_in_form(page: Page, email: str) -> None:
     page.get_by_role("button", name="Sign in", exact=True).click()
 
 
-def test_a_passkey_answer_works_once_and_in_one_browser(service: Service, page: Page) -> None:
+def test_a_passkey_answer_works_once_and_in_one_browser(page: Page, email: str) -> None:
     """What a browser sent to sign in is refused when it is sent again, and from another browser."""
-    email = service.create_account(CREDIT_NANO)
     sign_in(page, email)
     page.goto("/settings/security")
     page.get_by_role("button", name="Add a passkey").click()
@@ -134,14 +131,9 @@ REPLAY = """async () => {
 }"""
 
 
-def test_the_pages_of_signing_in_look_right(service: Service, open_page: OpenPage) -> None:
+def test_the_pages_of_signing_in_look_right(open_page: OpenPage, email: str) -> None:
     """The pages open in both colour schemes and on a phone, without scripts that fail."""
-    email = service.create_account(CREDIT_NANO)
-    for name, options in (
-        ("light", {}),
-        ("dark", {"color_scheme": "dark"}),
-        ("phone", {"viewport": PHONE}),
-    ):
+    for name, options in (("light", {}), ("dark", {"color_scheme": "dark"}), ("phone", {"viewport": PHONE})):
         page = open_page(**options)
         page.goto("/sign-in")
         shoot(page, f"sign-in-{name}")

@@ -10,15 +10,14 @@ from cryptography.hazmat.primitives.asymmetric.ec import ECDSA, SECP256R1, gener
 from cryptography.hazmat.primitives.hashes import SHA256
 from webauthn.helpers import base64url_to_bytes
 
-from cadenza.control.account.accounts import NewAccount, add_account
 from cadenza.parts.site.sign_in.devices import Signer
 from cadenza.parts.site.sign_in.passkeys import CHALLENGE_MS, SKEW_MS, PasskeyRefused, Passkeys, RelyingParty
 from cadenza.parts.site.tables import second_factors
 from cadenza.parts.site.tables.second_factors import Passkey
 from cadenza.store.store import Store
 from cadenza.store.tables.accounts import Account
+from tests.parts.site.sign_in.conftest import NOW_MS
 
-NOW_MS = 1_800_000_000_000
 SITE = RelyingParty("example.org", "https://example.org")
 ELSEWHERE = RelyingParty("example.com", "https://example.com")
 PRESENT, VERIFIED = 1, 4  # flags of an answer: a user was there, and was recognised
@@ -65,8 +64,7 @@ class Authenticator:
 
 
 @pytest.fixture
-async def phone(store: Store) -> Authenticator:
-    account = await store.transact(lambda tx: add_account(tx, NewAccount("a@example.org", "hash"), None, NOW_MS))
+async def phone(store: Store, account: Account) -> Authenticator:
     made = Authenticator(store, account)
     await store.transact(lambda tx: second_factors.add_passkey(tx, made.passkey))
     return made

@@ -64,12 +64,7 @@ def test_the_address_is_no_password(password: str) -> None:
 @pytest.mark.parametrize(
     "password",
     [
-        "correct horse",
-        "summer of winter",
-        "horse82736451",
-        "summer" * 170,
-        "jane.owner likes tea",
-        "xjane.owner",
+        *("correct horse", "summer of winter", "horse82736451", "summer" * 170, "jane.owner likes tea", "xjane.owner"),
         "\udc80 a surrogate",
     ],
 )

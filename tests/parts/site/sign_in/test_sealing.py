@@ -7,7 +7,6 @@ from base64 import b32decode
 import pytest
 from sqlalchemy import select
 
-from cadenza.control.account.accounts import NewAccount, add_account
 from cadenza.core.errors import ControlError
 from cadenza.parts.site.sign_in.second_factor import (
     SEALED_BYTES,
@@ -25,18 +24,12 @@ from cadenza.store import schema
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store
 from cadenza.store.tables.accounts import Account
+from tests.parts.site.sign_in.conftest import NOW_MS
 
-NOW_MS = 1_800_000_000_000
 STEP_MS = STEP_S * 1000
 SECRET = b"s" * SECRET_BYTES
 KEY = "a key from the environment, of 32 characters or more"
 ROWS = Statement(select(schema.totp.c.secret))
-
-
-@pytest.fixture
-async def account(store: Store) -> Account:
-    new = NewAccount("owner@example.org", "hash")
-    return await store.transact(lambda tx: add_account(tx, new, None, NOW_MS))
 
 
 async def stored_secret(store: Store) -> bytes:
@@ -84,10 +77,6 @@ async def test_a_key_of_the_environment_needs_no_file(store: Store) -> None:
     assert Sealer(store, KEY).open(sealed, "acct") == SECRET
     assert store.path
     assert not [path for path in store.path.parent.iterdir() if path.name.endswith("-key")]
-    for sealer, account_id in (
-        (Sealer(store, KEY + "x"), "acct"),
-        (Sealer(store, KEY), "other"),
-        (Sealer(store), "acct"),
-    ):
+    for key, account_id in ((KEY + "x", "acct"), (KEY, "other"), (None, "acct")):
         with pytest.raises(ControlError, match="another key"):
-            sealer.open(sealed, account_id)
+            Sealer(store, key).open(sealed, account_id)

@@ -1,12 +1,10 @@
 """Codes of the second factor are accepted once, even at the same instant."""
 
-import asyncio
 from base64 import b32decode
 from collections.abc import Awaitable
 
 import pytest
 
-from cadenza.control.account.accounts import NewAccount, add_account
 from cadenza.core.errors import ControlError
 from cadenza.core.records import COMMAND_LINE
 from cadenza.parts.site.accounts import remove_second_factors
@@ -24,20 +22,9 @@ from cadenza.parts.site.sign_in.second_factor import (
 from cadenza.parts.site.tables.second_factors import get_factors
 from cadenza.store.store import Store
 from cadenza.store.tables.accounts import Account
-from tests.passwords import cheap_hash
+from tests.parts.site.sign_in.conftest import NOW_MS, make_account
 
-NOW_MS = 1_800_000_000_000
 STEP_MS = STEP_S * 1000
-
-
-async def make_account(store: Store, email: str) -> Account:
-    new = NewAccount(email, cheap_hash("correct horse"))
-    return await store.transact(lambda tx: add_account(tx, new, COMMAND_LINE, NOW_MS))
-
-
-@pytest.fixture
-async def account(store: Store) -> Account:
-    return await make_account(store, "owner@example.org")
 
 
 def code_of(text: str, now_ms: int) -> str:
@@ -82,19 +69,6 @@ async def test_a_code_is_accepted_once(store: Store, account: Account) -> None:
     assert await use(store, account, code_of(text, later_ms), later_ms)
     assert not await use(store, account, code_of(text, later_ms), later_ms)
     assert not await use(store, account, code_of(text, NOW_MS), later_ms)
-
-
-async def test_of_two_uses_at_the_same_instant_one_fails(store: Store, account: Account) -> None:
-    """Neither a recovery code nor a code of the app signs two browsers in."""
-    text, codes = await enrol(store, account)
-    later_ms = NOW_MS + STEP_MS
-    for code in (codes[0], code_of(text, later_ms)):
-        assert sorted(await asyncio.gather(*(use(store, account, code, later_ms) for _ in range(4)))) == [
-            False,
-            False,
-            False,
-            True,
-        ]
 
 
 async def test_a_recovery_code_may_be_typed_carelessly(store: Store, account: Account) -> None:

@@ -2,8 +2,6 @@
 
 import pytest
 
-from cadenza.control.account.accounts import NewAccount, add_account
-from cadenza.core.records import COMMAND_LINE
 from cadenza.core.retention_limits import USUAL_LIMITS, RetentionLimits
 from cadenza.parts.site.sign_in.sessions import (
     HALF_MS,
@@ -19,21 +17,14 @@ from cadenza.parts.site.sign_in.sessions import (
 from cadenza.parts.site.tables.sessions import Stage
 from cadenza.store.store import Store
 from cadenza.store.tables.accounts import Account
-from tests.passwords import cheap_hash
+from tests.parts.site.sign_in.conftest import NOW_MS
 
-NOW_MS = 1_800_000_000_000
 IDLE_MS, LONGEST_MS = USUAL_LIMITS.session_idle_ms, USUAL_LIMITS.session_ms
 FIREFOX = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"
 SAFARI = (
     "Mozilla/5.0 (iPhone; CPU iPhone OS 18_5 like Mac OS X) AppleWebKit/605.1.15 (KHTML, like Gecko) "
     "Version/18.5 Mobile/15E148 Safari/604.1"
 )
-
-
-@pytest.fixture
-async def account(store: Store) -> Account:
-    new = NewAccount("owner@example.org", cheap_hash("correct horse"))
-    return await store.transact(lambda tx: add_account(tx, new, COMMAND_LINE, NOW_MS))
 
 
 async def begin(store: Store, account: Account, stage: Stage = "complete", now_ms: int = NOW_MS) -> str:

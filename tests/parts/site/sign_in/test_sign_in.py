@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from cadenza.control.account.accounts import NewAccount, add_account, suspend_account
+from cadenza.control.account.accounts import suspend_account
 from cadenza.core.errors import ControlError
 from cadenza.core.records import COMMAND_LINE
 from cadenza.fleet.shared import MemoryRates
@@ -27,24 +27,14 @@ from cadenza.parts.site.sign_in.throttle import Throttled
 from cadenza.parts.site.tables.sessions import Session
 from cadenza.store.store import Store
 from cadenza.store.tables.accounts import Account
+from tests.parts.site.sign_in.conftest import EMAIL, NOW_MS, PASSWORD, make_account
 from tests.passwords import cheap_hash
-
-NOW_MS = 1_800_000_000_000
-EMAIL = "owner@example.org"
-PASSWORD = "correct horse"
 
 
 @pytest.fixture
 def sign_ins(store: Store) -> SignIns:
     """The clock of its rates stands still."""
     return SignIns(store, MemoryRates(lambda: 0), PasswordWork(), Signer(store))
-
-
-@pytest.fixture
-async def account(store: Store) -> Account:
-    """Its password costs little to check."""
-    new = NewAccount(EMAIL, cheap_hash(PASSWORD))
-    return await store.transact(lambda tx: add_account(tx, new, COMMAND_LINE, NOW_MS))
 
 
 async def attempt(
@@ -121,8 +111,7 @@ async def test_guesses_spread_over_the_networks_of_one_site_are_limited(store: S
     """36 wrong passwords for 36 accounts, from 36 /64 of one /48, meet a 429; the next /48 does not."""
     emails = [f"{number}@example.org" for number in range(36)]
     for email in emails:
-        new = NewAccount(email, cheap_hash(PASSWORD))
-        await store.transact(lambda tx, new=new: add_account(tx, new, COMMAND_LINE, NOW_MS))  # type: ignore[misc]
+        await make_account(store, email)
     replies = list[str]()
     for number, email in enumerate(emails):
         with pytest.raises(ControlError) as refused:

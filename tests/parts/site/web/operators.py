@@ -1,16 +1,28 @@
-"""Accounts with the operator's role, straight from the store."""
+"""Accounts and links straight from the store and the command line of a running service."""
 
 import contextlib
 import sqlite3
 
+from tests.cli.program import run_here
+from tests.migrated import STORE_WAIT_S
 from tests.service import Service
 
-WAIT_S = 60.0
+DEFAULT_URL = "http://127.0.0.1:8080"  # of the links that the command line prints
+
+
+def change_store(service: Service, sql: str, *rows: tuple[object, ...]) -> None:
+    """Run a statement for each row of its values."""
+    with contextlib.closing(sqlite3.connect(service.store, timeout=STORE_WAIT_S)) as store, store:
+        store.executemany(sql, rows)
 
 
 def make_operator(service: Service, email: str) -> None:
-    with contextlib.closing(sqlite3.connect(service.store, timeout=WAIT_S)) as store, store:
-        store.execute("UPDATE accounts SET is_operator = TRUE WHERE email = ?", (email,))
+    change_store(service, "UPDATE accounts SET is_operator = TRUE WHERE email = ?", (email,))
+
+
+def path_of_link(service: Service, *words: str) -> str:
+    """The path of a link that the command line makes."""
+    return run_here(service.folder, "account", "link", *words).stdout.strip().removeprefix(DEFAULT_URL)
 
 
 def account_id_of(service: Service, email: str) -> str:

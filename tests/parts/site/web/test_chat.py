@@ -1,8 +1,6 @@
 """The chat of the web application: a session stands in for a key, with the money and the limits of any request."""
 
 import base64
-import contextlib
-import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -11,9 +9,8 @@ from cadenza.parts.site.cookies import csrf_token
 from tests.account import FORTE_INPUT_NANO, FORTE_OUTPUT_NANO, PROMPT_TOKENS
 from tests.conftest import StartService
 from tests.loopback import ROLE, STOP, USAGE, LoopbackUpstream, Pause, Sse, Status, chunk, said, usage_chunk
-from tests.migrated import STORE_WAIT_S
 from tests.parts.site.web.chat_client import PATH, ChatClient, event_of, html_of, text_of
-from tests.parts.site.web.operators import balance_nano
+from tests.parts.site.web.operators import balance_nano, change_store
 from tests.raw_client import Reply, read_all, read_until
 from tests.service import CREDIT_NANO, Service, wait_until
 from tests.service_config import RouteSpec, ServiceSpec
@@ -145,14 +142,6 @@ def test_an_image_needs_a_route_that_takes_it(chat: ChatClient, upstream: Loopba
     assert upstream.requests == []
 
 
-def test_a_file_that_cannot_be_read_is_named_in_plain_words(chat: ChatClient, upstream: LoopbackUpstream) -> None:
-    """The page says which file and why, without the field of the API."""
-    part = {"type": "file", "file": {"filename": "letter.rtf", "file_data": base64.b64encode(b"{\\rtf1 x}").decode()}}
-    message = chat.send(messages=[{"role": "user", "content": [part]}]).error(400)
-    assert message.startswith("letter.rtf cannot be read: it is RTF")
-    assert upstream.requests == []
-
-
 def test_a_stopped_reply_is_charged_for_what_was_delivered(
     chat: ChatClient, upstream: LoopbackUpstream, service: Service, email: str
 ) -> None:
@@ -248,8 +237,7 @@ def test_a_session_that_may_not_chat_is_refused(
 ) -> None:
     """The next request gets 401: of a suspended account, and of a session whose second factor is not given yet."""
     assert chat.send().is_done
-    with contextlib.closing(sqlite3.connect(service.store, timeout=STORE_WAIT_S)) as store, store:
-        store.execute(change, (email,))
+    change_store(service, change, (email,))
     chat.send().error(401, "authentication_error")
     assert len(upstream.requests) == 1
 

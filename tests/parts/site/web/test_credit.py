@@ -6,7 +6,6 @@ import io
 import itertools
 import json
 import secrets
-import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime
@@ -15,8 +14,8 @@ import pytest
 
 from tests.account import Account, run_command
 from tests.loopback import LoopbackUpstream
-from tests.migrated import STORE_WAIT_S
 from tests.parts.site.web.chat_client import ChatClient
+from tests.parts.site.web.operators import change_store
 from tests.service import CREDIT_NANO, Service, wait_until
 from tests.visitor import TIMEOUT_S, Seen, Visitor, signed_in
 
@@ -38,9 +37,8 @@ def guess() -> str:
 
 def add_grants(service: Service, email: str, notes: list[str]) -> None:
     """Grants of a nano-dollar each."""
-    with closing(sqlite3.connect(service.store, timeout=STORE_WAIT_S)) as store, store:
-        store.executemany(ENTRY, [(1, note, email) for note in notes])
-        store.execute(RAISE, (len(notes), email))
+    change_store(service, ENTRY, *((1, note, email) for note in notes))
+    change_store(service, RAISE, (len(notes), email))
 
 
 @pytest.fixture

@@ -1,8 +1,6 @@
 """The pages and endpoints of keys: what they show once, what they refuse, and whose keys they touch."""
 
-import contextlib
 import re
-import sqlite3
 from html import unescape
 from typing import Any
 
@@ -11,8 +9,7 @@ import pytest
 from cadenza.control.client_settings import CLIENTS
 from cadenza.core.codes import is_well_formed
 from cadenza.core.records import SCOPES
-from tests.migrated import STORE_WAIT_S
-from tests.parts.site.web.operators import audit_events_of
+from tests.parts.site.web.operators import audit_events_of, change_store
 from tests.raw_client import RawClient
 from tests.service import Service, now_ms
 from tests.visitor import Seen, Visitor, until_refused
@@ -21,6 +18,7 @@ SECRET = re.compile(r'<code class="secret" id="secret">([^<]+)</code>')
 HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(1)>'
 REFERENCE = re.compile(r'name="reference" value="([^"]+)"')
 FIELD = re.compile(r'name="(name|requests_per_second|burst|cap)" value="([^"]*)"')
+BAD_RATE = "Requests a second: must be a number above 0 and up to 1,000,000"
 FULL = {
     "name": "laptop",
     "scopes": ["inference", "usage"],
@@ -56,8 +54,7 @@ def first_key(visitor: Visitor) -> dict[str, Any]:
 def add_keys(service: Service, email: str, count: int, created_at: int) -> None:
     """Put active keys into the store, each a millisecond older than the one before."""
     rows = [(f"key_{email[:16]}{number:05}", f"many {number}", created_at - number, email) for number in range(count)]
-    with contextlib.closing(sqlite3.connect(service.store, timeout=STORE_WAIT_S)) as store, store:
-        store.executemany(ADD_KEY, rows)
+    change_store(service, ADD_KEY, *rows)
 
 
 def test_a_new_key_is_shown_once_and_works(service: Service, visitor: Visitor) -> None:
@@ -132,11 +129,8 @@ def test_a_new_key_comes_with_the_settings_of_clients(service: Service, visitor:
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        (
-            {"requests_per_second": "fast"},
-            "Requests a second: must be a number above 0 and up to 1,000,000, not 'fast'.",
-        ),
-        ({"requests_per_second": "-1"}, "Requests a second: must be a number above 0 and up to 1,000,000, not -1.0."),
+        ({"requests_per_second": "fast"}, f"{BAD_RATE}, not 'fast'."),
+        ({"requests_per_second": "-1"}, f"{BAD_RATE}, not -1.0."),
         ({"cap": "5", "cap_period": "week"}, 'Period: must be "total" or "month", not \'week\'.'),
     ],
 )
@@ -199,13 +193,14 @@ def test_a_bad_change_is_explained_and_changes_nothing(visitor: Visitor) -> None
 
 
 def test_a_revoked_key_is_refused_on_its_next_request(service: Service, visitor: Visitor, email: str) -> None:
-    """The form revokes at once; the page says so, and a second revocation changes nothing."""
+    """The form revokes at once; the page leads to a first key then, and a second revocation changes nothing."""
     secret = create(visitor)
     key = first_key(visitor)
     assert RawClient(service.port, secret).chat().status == 200
     assert visitor.post(f"/keys/{key['id']}/revoke").location == "/keys?note=key-revoked"
     assert RawClient(service.port, secret).chat().status == 401
-    assert "No active keys" in visitor.get("/keys").words
+    empty = visitor.get("/keys")
+    assert ("No active keys" in empty.words, 'href="/keys/new"' in empty.text) == (True, True)
     assert "revoked" in visitor.get("/keys?show=all").words
     assert "Revoke this key" not in visitor.get(f"/keys/{key['id']}").words
     visitor.post(f"/keys/{key['id']}/revoke")
@@ -224,11 +219,8 @@ def test_the_endpoints_do_what_the_pages_do(service: Service, visitor: Visitor) 
     assert visitor.api("GET", path).json == made
     changed = visitor.api("PATCH", path, {"requests_per_second": 2.0, "cap": None}).json
     assert changed == {**made, "requests_per_second": 2.0, "cap": None}
-    assert visitor.api("PATCH", path, {"name": "ci 2", "burst": None}).json == {
-        **changed,
-        "name": "ci 2",
-        "burst": None,
-    }
+    change = {"name": "ci 2", "burst": None}
+    assert visitor.api("PATCH", path, change).json == {**changed, **change}
     assert visitor.api("DELETE", path).json["state"] == "revoked"
 
 
@@ -243,10 +235,7 @@ def test_an_account_with_many_keys_gets_pages(service: Service, visitor: Visitor
     assert names == [f"many {number}" for number in range(120)]
     first = visitor.api("GET", "/keys?limit=100&state=active").json
     rest = visitor.api("GET", f"/keys?limit=100&before={first['data'][-1]['id']}").json
-    assert ([len(first["data"]), first["has_more"]], [len(rest["data"]), rest["has_more"]]) == (
-        [100, True],
-        [20, False],
-    )
+    assert [(len(one["data"]), one["has_more"]) for one in (first, rest)] == [(100, True), (20, False)]
     for query in ("limit=0", "limit=101", "limit=0000000019999", "limit=x", "state=old"):
         assert visitor.api("GET", f"/keys?{query}").status == 400
 
@@ -272,10 +261,3 @@ def test_changes_of_keys_are_limited_in_number(service: Service, email: str) -> 
     assert "changes of keys" in seen.json["error"]["message"]
     assert int(seen.headers["retry-after"]) >= 1
     assert visitor.api("GET", path).status == 200
-
-
-def test_the_empty_page_leads_to_the_first_key(visitor: Visitor) -> None:
-    """Without keys the page says what they are for and has the button to create one."""
-    seen = visitor.get("/keys")
-    assert "No active keys" in seen.words
-    assert 'href="/keys/new"' in seen.text

@@ -31,13 +31,7 @@ def test_the_form_changes_all_preferences(visitor: Visitor) -> None:
 def test_the_endpoint_changes_what_it_is_given(visitor: Visitor) -> None:
     """What is left out stays."""
     assert visitor.api("PATCH", "/preferences", {"theme": "light"}).json["theme"] == "light"
-    assert preferences(visitor) == {
-        "class": "forte",
-        "theme": "light",
-        "web_search": True,
-        "memory": True,
-        "usage_cost": False,
-    }
+    assert preferences(visitor) == {**CHOSEN, "class": "forte", "theme": "light", "web_search": True}
 
 
 def test_the_class_counts_on_the_next_request(

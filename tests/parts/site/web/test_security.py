@@ -1,17 +1,14 @@
 """The page of sign-in and security: password, address, sessions, second factor, and the proof that changes need."""
 
 import re
-import sqlite3
 import time
 from base64 import b32decode
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 
 import pytest
 
 from cadenza.parts.site.sign_in.second_factor import STEP_S, code_at
-from tests.cli.program import run_here
-from tests.migrated import STORE_WAIT_S
+from tests.parts.site.web.operators import change_store, path_of_link
 from tests.service import PASSWORD, Service
 from tests.visitor import Visitor
 
@@ -31,11 +28,8 @@ def another(visitor: Visitor, email: str, password: str = PASSWORD) -> Visitor:
 
 def make_old(service: Service, email: str) -> None:
     """Move the last proof of all sessions of an account 20 minutes back."""
-    sql = (
-        "UPDATE sessions SET proved_at = proved_at - 1200000 WHERE account_id = (SELECT id FROM accounts WHERE email=?)"
-    )
-    with closing(sqlite3.connect(service.store, timeout=STORE_WAIT_S)) as store, store:
-        store.execute(sql, (email,))
+    of_account = "WHERE account_id = (SELECT id FROM accounts WHERE email = ?)"
+    change_store(service, f"UPDATE sessions SET proved_at = proved_at - 1200000 {of_account}", (email,))
 
 
 def add_app(visitor: Visitor) -> tuple[bytes, list[str]]:
@@ -196,10 +190,8 @@ def test_with_an_app_the_password_alone_is_not_enough(visitor: Visitor, email: s
     assert browser.get("/sign-in").location.startswith("/sign-in/second-factor")
     assert browser.post("/sign-in/second-factor", {"code": "000000"}).status == 400
     code = code_of(secret, 1)  # newer than the one that confirmed the app
-    assert (
-        browser.post("/sign-in/second-factor", {"code": code, "next": "/settings/security"}).location
-        == "/settings/security"
-    )
+    seen = browser.post("/sign-in/second-factor", {"code": code, "next": "/settings/security"})
+    assert seen.location == "/settings/security"
     assert browser.cookies["cadenza_session"] != half
     thief = Visitor(visitor.port)
     assert thief.post("/sign-in", {"email": email, "password": PASSWORD}).status == 303
@@ -221,9 +213,7 @@ def test_a_recovery_code_used_twice_at_the_same_instant(visitor: Visitor, email:
 def test_a_reset_does_not_pass_the_second_factor(service: Service, visitor: Visitor, email: str) -> None:
     """After a new password by link, the code is still asked for."""
     add_app(visitor)
-    path = (
-        run_here(service.folder, "account", "link", "reset", email).stdout.strip().removeprefix("http://127.0.0.1:8080")
-    )
+    path = path_of_link(service, "reset", email)
     browser = Visitor(service.port)
     browser.get(path)
     assert browser.post(path, {"password": NEW_PASSWORD}).location == "/sign-in?note=password-set"
@@ -253,10 +243,8 @@ def test_without_mail_a_new_address_counts_at_once(service: Service, visitor: Vi
     """It is not verified; an address of another account is refused."""
     other, new = service.create_account(0), f"new-{email}"
     assert "Another account" in visitor.post("/settings/security/email", {"email": other}).words
-    assert (
-        visitor.post("/settings/security/email", {"email": new.upper()}).location
-        == "/settings/security?note=address-changed"
-    )
+    seen = visitor.post("/settings/security/email", {"email": new.upper()})
+    assert seen.location == "/settings/security?note=address-changed"
     page = visitor.get("/settings/security").words
     assert new in page
     assert "Not verified" in page

@@ -1,8 +1,7 @@
 """Signing up: closed, by invitation, open, and open with e-mail. And the links that e-mails carry."""
 
-import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 
 import msgspec
 import pytest
@@ -10,9 +9,8 @@ import pytest
 from tests.cli.program import run_here
 from tests.loopback import LoopbackUpstream
 from tests.mail_server import Mailbox, running_mailbox
-from tests.migrated import STORE_WAIT_S
 from tests.parts.site.web.open_site import BASE_URL, OPENING_NANO, site_spec
-from tests.parts.site.web.operators import account_id_of, make_operator
+from tests.parts.site.web.operators import account_id_of, change_store, make_operator, path_of_link
 from tests.parts.site.web.test_security import add_app
 from tests.service import EMAIL, PASSWORD, Service
 from tests.service_config import ServiceSpec
@@ -71,11 +69,6 @@ def site(shared_upstream: LoopbackUpstream) -> Iterator[Site]:
         mailbox, port = stack.enter_context(running_mailbox())
         service = stack.enter_context(Service(site_spec(shared_upstream.base_url, "open", port)))
         yield Site(service, mailbox)
-
-
-def expire_links(service: Service) -> None:
-    with closing(sqlite3.connect(service.store, timeout=STORE_WAIT_S)) as store, store:
-        store.execute("UPDATE links SET created_at = 1, expires_at = 2")
 
 
 def test_sign_up_is_closed_by_default(stranger: Visitor) -> None:
@@ -144,14 +137,12 @@ def test_opening_credit_is_limited_by_the_hour(
 
 def test_an_invitation_makes_one_account(invite_site: Service) -> None:
     """The link of the command line works once; one for an address proves that address."""
-    done = run_here(invite_site.folder, "account", "link", "invite", NEW)
-    path = done.stdout.strip().removeprefix("http://127.0.0.1:8080")
+    path = path_of_link(invite_site, "invite", NEW)
     visitor = Visitor(invite_site.port)
     assert "by invitation" in visitor.get("/sign-up").words
     assert NEW in visitor.get(path).words
-    assert (
-        visitor.post(path, {"email": "another@example.org", "password": NEW_PASSWORD}).location == "/chat?note=welcome"
-    )
+    form = {"email": "another@example.org", "password": NEW_PASSWORD}
+    assert visitor.post(path, form).location == "/chat?note=welcome"
     assert "Your account is ready." in visitor.get("/chat?note=welcome").words
     account = visitor.api("GET", "/account").json
     assert (account["email"], account["verified_at"] is not None) == (NEW, True)
@@ -163,10 +154,7 @@ def test_an_invitation_makes_one_account(invite_site: Service) -> None:
 
 def test_an_open_invitation_is_for_anybody(invite_site: Service) -> None:
     """Its reader chooses the address, which is not verified by that."""
-    path = (
-        run_here(invite_site.folder, "account", "link", "invite").stdout.strip().removeprefix("http://127.0.0.1:8080")
-    )
-    visitor = Visitor(invite_site.port)
+    path, visitor = path_of_link(invite_site, "invite"), Visitor(invite_site.port)
     visitor.get(path)
     assert "already" in visitor.post(path, {"email": EMAIL, "password": NEW_PASSWORD}).words
     assert visitor.post(path, {"email": "guest@example.org", "password": NEW_PASSWORD}).status == 303
@@ -232,7 +220,7 @@ def test_an_expired_link_is_dead(site: Site) -> None:
     email = site.service.create_account(0)
     path, visitor = site.reset_path(email), site.visitor()
     visitor.get(path)
-    expire_links(site.service)
+    change_store(site.service, "UPDATE links SET created_at = 1, expires_at = 2", ())
     assert "expired" in visitor.post(path, {"password": NEW_PASSWORD}).words
     site.visitor().sign_in(email)
 

@@ -1,9 +1,7 @@
 """Access tokens: which endpoints take one, what is refused, how it ends, and that the audit log names it."""
 
-import contextlib
 import json
 import re
-import sqlite3
 from collections.abc import Sequence
 from importlib.resources import files
 
@@ -14,7 +12,13 @@ from cadenza.parts.site.routes import Access, ApiEndpoint
 from cadenza.parts.site.site_map import SITE
 from cadenza.parts.site.tokens import OPERATOR, SCOPES
 from tests.cli.program import run_here
-from tests.parts.site.web.operators import account_id_of, audit_events_of, make_operator
+from tests.parts.site.web.operators import (
+    account_id_of,
+    audit_events_of,
+    change_store,
+    make_operator,
+    path_of_link,
+)
 from tests.raw_client import RawClient
 from tests.service import PASSWORD, Service
 from tests.visitor import API, Seen, Visitor, from_elsewhere, signed_in, until_refused
@@ -22,7 +26,6 @@ from tests.visitor import API, Seen, Visitor, from_elsewhere, signed_in, until_r
 ENDPOINTS = [one for one in SITE.routes if isinstance(one, ApiEndpoint)]
 CLOSED = [one for one in ENDPOINTS if one.access is not Access.ANYONE]
 ACCOUNT_SCOPES = [scope for scope in SCOPES if not scope.startswith(OPERATOR)]
-DEFAULT_URL = "http://127.0.0.1:8080"  # of the links that the command line prints
 SECRET = re.compile(r"cdz_[0-9A-Za-z]{49}")
 
 
@@ -111,7 +114,7 @@ def test_a_key_shows_which_token_made_it(service: Service, visitor: Visitor, ema
 def test_a_reset_by_link_revokes_all_tokens(service: Service, email: str) -> None:
     """A thief may have made one. API keys go on working; the page says how many, and leads to them."""
     tokens, key = [create_token(service, email, ["account:read"]) for _ in range(2)], service.create_key(email)
-    path = run_here(service.folder, "account", "link", "reset", email).stdout.strip().removeprefix(DEFAULT_URL)
+    path = path_of_link(service, "reset", email)
     browser = Visitor(service.port)
     browser.get(path)
     seen = browser.post(path, {"password": "another horse"})
@@ -164,8 +167,7 @@ def test_a_dead_token_is_refused(service: Service, email: str) -> None:
     revoked, expired, suspended = (create_token(service, email, ["account:read"]) for _ in range(3))
     assert ask(service, revoked, "GET", "/account").json["email"] == email
     assert run_here(service.folder, "token", "revoke", revoked[:12]).returncode == 0
-    with contextlib.closing(sqlite3.connect(service.store, timeout=60)) as store, store:
-        store.execute("UPDATE access_tokens SET created_at = 1, expires_at = 2 WHERE prefix = ?", (expired[:12],))
+    change_store(service, "UPDATE access_tokens SET created_at = 1, expires_at = 2 WHERE prefix = ?", (expired[:12],))
     dead = [ask(service, one, "GET", "/account") for one in (revoked, expired, make_token(), revoked[:-1], "", "ü")]
     assert {(seen.status, seen.text) for seen in dead} == {(401, dead[0].text)}
     assert ask(service, suspended, "GET", "/account").status == 200
@@ -181,8 +183,7 @@ def test_scopes_of_operators_need_an_operator(service: Service, email: str) -> N
     token = create_token(service, email, ["operator.accounts:read", "account:read"])
     path = f"/operator/accounts/{account_id_of(service, email)}"
     assert ask(service, token, "GET", path).json["account"]["email"] == email
-    with contextlib.closing(sqlite3.connect(service.store, timeout=60)) as store, store:
-        store.execute("UPDATE accounts SET is_operator = FALSE WHERE email = ?", (email,))
+    change_store(service, "UPDATE accounts SET is_operator = FALSE WHERE email = ?", (email,))
     assert (ask(service, token, "GET", path).status, ask(service, token, "GET", "/account").status) == (403, 200)
 
 

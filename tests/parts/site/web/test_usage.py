@@ -52,13 +52,8 @@ def test_a_request_moves_the_page(service: Service, visitor: Visitor) -> None:
     assert "Cost <$0.0001 of your credit" in seen.words
     assert f'title="${totals["cost"]}"' in seen.text
     assert f"forte ${totals['cost']}" in unescape(seen.text)  # of the bar
-    for expected in (
-        "Requests 1 ",
-        "By class",
-        "By key",
-        "laptop",
-        f"{datetime.now(UTC).date()} ${totals['cost']} 1 ",
-    ):
+    day = f"{datetime.now(UTC).date()} ${totals['cost']} 1 "
+    for expected in ("Requests 1 ", "By class", "By key", "laptop", day):
         assert expected in seen.words
     assert re.search(r"Pace <?\$0\.0\d+ a day, over the last day ", seen.words)
     assert re.search(r"Credit lasts until \d+ \w+ 20\d\d at this pace|10 years and more", seen.words)

@@ -11,7 +11,8 @@ from cadenza.parts.site.cookies import DEVICE_COOKIE
 from cadenza.parts.site.errors import NotSignedIn
 from cadenza.parts.site.sign_in.devices import remember_device
 from cadenza.parts.site.sign_in.passkeys import RelyingParty
-from cadenza.parts.site.sign_in.sessions import begin_session, end_for_next, rotate_session
+from cadenza.parts.site.sign_in.sessions import begin_session, rotate_session
+from cadenza.parts.site.tables import sessions
 from cadenza.parts.site.tables.sessions import Stage
 from cadenza.parts.site.visit import Visit
 from cadenza.store.store import Transaction
@@ -47,7 +48,7 @@ async def start_session(
     def begin(tx: Transaction) -> str:
         if check:
             check(tx)
-        has_ended = before is not None and not end_for_next(tx, before.session)
+        has_ended = before is not None and not sessions.remove(tx, before.session.digest)
         if has_ended and not check and before and before.account.id == account.id:
             raise NotSignedIn
         agent = visit.request.headers.get("user-agent", "")

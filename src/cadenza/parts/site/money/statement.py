@@ -118,18 +118,10 @@ def _view(entry: Entry) -> EntryView:
         entry,
         description=describe_entry(entry),
         model=entry.class_id,
-        granted=dollars_or_none(entry.granted_nano),
-        refunded=dollars_or_none(entry.refunded_nano),
-        **view_prices(entry),
+        input_price=dollars_or_none(entry.input_nano),
+        cached_input_price=dollars_or_none(entry.cached_input_nano),
+        output_price=dollars_or_none(entry.output_nano),
     )
-
-
-def view_prices(entry: Entry) -> dict[str, str | None]:
-    return {
-        "input_price": dollars_or_none(entry.input_nano),
-        "cached_input_price": dollars_or_none(entry.cached_input_nano),
-        "output_price": dollars_or_none(entry.output_nano),
-    }
 
 
 ROUTES: Routes = (

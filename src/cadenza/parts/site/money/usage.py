@@ -14,7 +14,7 @@ from cadenza.control.money.statement import key_overview, pace, usage_by_key, us
 from cadenza.core.money import format_dollars
 from cadenza.core.rates import Rate
 from cadenza.core.records import CLASSES, SEARCH
-from cadenza.core.spans import DAY_MS, Span, parse_span
+from cadenza.core.spans import DAY_MS, Span, first_day, last_day, parse_span
 from cadenza.core.usage_report import NOTHING, Counters, GroupBy, Overview, parse_group
 from cadenza.parts.site.charts import Bars, Series, Show, axis_dollars, compact, share_bar, stacked_bars, swatch
 from cadenza.parts.site.dates import RANGE_NAMES, named_span, read_span
@@ -95,7 +95,7 @@ async def get_usage_csv(visit: Visit) -> Response:
     else:
         groups = (await report(store, account_id, span, group_by)).groups
         head, rows = (group_by,), [(name, *_cells(counters)) for name, counters in groups]
-    name = f"cadenza-usage-{_date(span.start_ms)}-to-{_date(span.end_ms - 1)}-by-{group_by}"
+    name = f"cadenza-usage-{first_day(span)}-to-{last_day(span)}-by-{group_by}"
     return csv_file(name, [(*head, *CSV_COUNTERS), *rows])
 
 
@@ -136,10 +136,6 @@ def _asked(visit: Visit) -> tuple[Span, GroupBy]:
 
 async def _check_rate(visit: Visit) -> None:
     await visit.limit("usage", REPORT_RATE, "Too many usage reports at once. Try again in a moment.")
-
-
-def _date(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).date().isoformat()
 
 
 ROUTES: Routes = (

@@ -20,6 +20,7 @@ from cadenza.control.class_changes import (
 from cadenza.control.class_diff import VersionDiff, compare_versions
 from cadenza.core.classes import ClassVersion
 from cadenza.core.errors import ControlError
+from cadenza.core.public import to_record
 from cadenza.core.records import CLASSES
 from cadenza.parts.site.errors import Missing
 from cadenza.parts.site.routes import Routes, endpoint, form, get
@@ -84,15 +85,13 @@ async def class_page(visit: Visit) -> Response:
 
 async def get_class(visit: Visit) -> OperatorClass:
     found = await _situation(visit)
-    state = found.state
-    class_id = state.version.class_id
-    return OperatorClass(
+    class_id = found.state.version.class_id
+    return to_record(
+        OperatorClass,
+        found,
+        found.state,
         class_id=class_id,
-        version=state.version,
-        previous=state.previous,
-        is_adopted=state.is_adopted,
         pin=found.pin or None,
-        next_step=found.next_step,
         versions=[one.number for one in await control.list_versions(visit.store, class_id)],
         history=await control.list_history(visit.store, class_id),
     )
@@ -133,13 +132,7 @@ def class_named(visit: Visit) -> tuple[str, ClassRules]:
 ROUTES: Routes = (
     get(ONE, class_page),
     form(f"{ONE}/rollback", roll_back_by_form, ONE, "class-rolled-back", on_error=class_page, needs_proof=True),
-    endpoint(
-        "GET",
-        ONE,
-        "Show what serves a class: version and history",
-        get_class,
-        "operator.classes:read",
-    ),
+    endpoint("GET", ONE, "Show what serves a class: version and history", get_class, "operator.classes:read"),
     endpoint("GET", f"{ONE}/diff", "Compare two versions of a class", get_difference, "operator.classes:read"),
     endpoint(
         "POST",

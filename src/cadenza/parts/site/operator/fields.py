@@ -1,17 +1,14 @@
 """What operators type into fields of forms. BadForm says what is wrong."""
 
-from cadenza.core.money import parse_dollars
 from cadenza.parts.site.errors import BadForm
+from cadenza.parts.site.money.credit import read_dollars
 
 DIGITS_MAX = 5
 
 
 def read_amount(text: str) -> int:
     """Dollars above zero, in nano-dollars."""
-    try:
-        amount_nano = parse_dollars(text.strip().removeprefix("$"))
-    except ValueError as error:
-        raise BadForm(f"The amount: {error}.") from None
+    amount_nano = read_dollars(text)
     if amount_nano == 0:
         raise BadForm("The amount must be above zero.")
     return amount_nano

@@ -91,5 +91,4 @@ class OperatorAccountDetails(msgspec.Struct, frozen=True):
 
 def view_account(account: Account) -> OperatorAccount:
     available = format_dollars(account.balance_nano - account.held_nano)
-    is_operator = bool(account.is_operator)  # SQLite has no booleans
-    return to_record(OperatorAccount, account, available=available, is_operator=is_operator)
+    return to_record(OperatorAccount, account, available=available)

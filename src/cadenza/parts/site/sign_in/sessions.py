@@ -101,11 +101,6 @@ def rotate_session(tx: Transaction, session: Session, now_ms: int, *, is_proof: 
     return secret
 
 
-def end_for_next(tx: Transaction, session: Session) -> bool:
-    """End a session that the next step of signing in replaces. False if it has ended meanwhile: then there is none."""
-    return sessions.remove(tx, session.digest)
-
-
 async def find_session(
     store: Store, secret: str, now_ms: int, limits: RetentionLimits = USUAL_LIMITS
 ) -> SignedIn | None:

@@ -16,6 +16,10 @@ TAGS = {
     *("math", "mfrac", "mi", "mn", "mo", "mrow", "mspace", "msub", "msup", "msubsup", "mtable", "mtd", "mtr"),
 }
 CLASSES = {"code", "scroll", "language", "align-right", "align-center", *STANDARD_TYPES.values()}
+OPENINGS = [
+    *("[", "![", "[](", "*a ", "*_", "`", "> ", "- a\n", "|a|b|\n|-|-|\n", "<a ", "&", "~~a", "[a](<b", "\\", "</"),
+    "```\n",
+]
 ATTRIBUTES = {("a", "href"), ("a", "rel"), ("ol", "start"), ("pre", "tabindex"), ("div", "tabindex")}
 
 
@@ -123,27 +127,7 @@ def test_code_keeps_every_character() -> None:
 
 
 @pytest.mark.slow(reason="renders texts as long as they may be")
-@pytest.mark.parametrize(
-    "part",
-    [
-        "[",
-        "![",
-        "[](",
-        "*a ",
-        "*_",
-        "`",
-        "> ",
-        "- a\n",
-        "|a|b|\n|-|-|\n",
-        "<a ",
-        "&",
-        "~~a",
-        "[a](<b",
-        "\\",
-        "</",
-        "```\n",
-    ],
-)
+@pytest.mark.parametrize("part", OPENINGS)
 def test_the_cost_is_linear(part: str) -> None:
     """Four times as much of the same hostile text takes about four times as long, and not sixteen times."""
 

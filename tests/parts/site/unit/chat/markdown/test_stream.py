@@ -13,37 +13,11 @@ from cadenza.parts.site.chat.markdown.render import HtmlRenderer
 
 RENDERER = HtmlRenderer()
 LINES = [
-    *(
-        "text",
-        "more text",
-        "",
-        "",
-        "",
-        "a `b",
-        "    four",
-        "     five",
-        "  two",
-        "   three",
-        "\ttab",
-        "===",
-        "---",
-        "***",
-    ),
+    *("text", "more text", "", "", "", "a `b", "    four", "     five", "  two", "   three", "\ttab", "===", "---"),
+    "***",
     *("- item", "* other", "1. one", "2. two", "10. ten", "1) x", "- ", "-", "- - x", "- # h", "- ```", "   - nested"),
-    *(
-        "```",
-        "```py",
-        "~~~",
-        "  ```",
-        "   ```",
-        "    ```",
-        "# head",
-        "> quote",
-        "> - q",
-        "> ```",
-        "| a | b |",
-        "|---|---|",
-    ),
+    *("```", "```py", "~~~", "  ```", "   ```", "    ```", "# head", "> quote", "> - q", "> ```"),
+    *("| a | b |", "|---|---|"),
 ]
 EXAMPLES = {
     "paragraphs": "One\nline.\n\nTwo.\n\n\n\nThree.",
