@@ -31,18 +31,6 @@ SLICE_ROWS = 200  # some milliseconds of database time
 PAUSE_S = 0.05  # between batches: requests go first
 
 
-class Removed(msgspec.Struct):
-    """How many rows one pass removed."""
-
-    sessions: int = 0
-    links: int = 0
-    audit_events: int = 0
-    usage: int = 0
-
-    def __bool__(self) -> bool:
-        return any(msgspec.structs.astuple(self))
-
-
 class RetentionKeeper:
     """Removes what is older than the limits. `pause_s` is how long it waits between two batches."""
 
@@ -59,20 +47,22 @@ class RetentionKeeper:
             repeat(lambda: self.poll(clock.now_ms()), POLL_INTERVAL_S, self._log),
         )
 
-    async def poll(self, now_ms: int) -> Removed:
-        """Remove what is too old, unless another process does it."""
-        done, limits = Removed(), self._limits
+    async def poll(self, now_ms: int) -> dict[Kept, int]:
+        """Remove what is too old, unless another process does it. How many rows of each kind were removed."""
+        limits = self._limits
         ends = {"now": now_ms, "idle": now_ms - limits.session_idle_ms, "began": now_ms - limits.session_ms}
-        done.sessions = await self._remove("sessions", now_ms, ends)
-        done.links = await self._remove("links", now_ms, ends)
+        removed = dict.fromkeys(expired_rows.REMOVALS, 0)
+        removed["sessions"] = await self._remove("sessions", now_ms, ends)
+        removed["links"] = await self._remove("links", now_ms, ends)
         if limits.audit_event_days is not None:
             before_ms = now_ms - limits.audit_event_days * DAY_MS
-            done.audit_events = await self._remove_before("audit_events", now_ms, before_ms)
-        if limits.usage_days is not None:  # whole days
-            done.usage = await self._remove_before("usage", now_ms, (now_ms // DAY_MS - limits.usage_days) * DAY_MS)
-        if done:
-            self._log.info("what is older than the limits was removed", **msgspec.structs.asdict(done))
-        return done
+            removed["audit_events"] = await self._remove_before("audit_events", now_ms, before_ms)
+        if limits.usage_days is not None:
+            before_ms = (now_ms // DAY_MS - limits.usage_days) * DAY_MS  # whole days
+            removed["usage"] = await self._remove_before("usage", now_ms, before_ms)
+        if any(removed.values()):
+            self._log.info("what is older than the limits was removed", **removed)
+        return removed
 
     async def _remove_before(self, name: Literal["audit_events", "usage"], now_ms: int, before_ms: int) -> int:
         """What is older, of rows of which the store says how far the limit has come."""
@@ -115,14 +105,6 @@ class KeptRow(msgspec.Struct, frozen=True):
 
 async def read_kept(store: Store, limits: RetentionLimits) -> list[KeptRow]:
     """The oldest row of everything that has a limit."""
-    oldest = await expired_rows.read_oldest(store)
     days = {"requests": limits.usage_days, "audit events": limits.audit_event_days, "sessions": limits.session_days}
-    found = {
-        "requests": oldest["usage"],
-        "audit events": oldest["audit_events"],
-        "sessions": oldest["sessions"],
-        "links in e-mails": oldest["links"],
-        "idempotency keys": oldest["idempotency_keys"],
-    }
     in_ms = {name: count * DAY_MS for name, count in days.items() if count is not None}
-    return [KeptRow(name, oldest_at, in_ms.get(name)) for name, oldest_at in found.items()]
+    return [KeptRow(name, at, in_ms.get(name)) for name, at in (await expired_rows.read_oldest(store)).items()]

@@ -121,7 +121,7 @@ async def remove_all(store: Store, before_ms: int = BEFORE_MS) -> None:
     days = 32
     limits = RetentionLimits(usage_days=days)
     done = await RetentionKeeper(store, limits, make_log(io.StringIO()), pause_s=0.0).poll(before_ms + days * DAY_MS)
-    assert done.usage
+    assert done["usage"]
 
 
 async def read_rows(store: Store, account_id: str, span: Span, name: Callable[[Any], str]) -> dict[str, Counters]:

@@ -42,11 +42,11 @@ REMOVALS: dict[Kept, BatchedChange] = {
     "usage": _removal(usage, "completion_id", "started_at < :before AND completion_id < :end"),
 }
 OLDEST = {
+    "requests": Statement(text("SELECT started_at FROM usage ORDER BY completion_id LIMIT 1")),
+    "audit events": Statement(text("SELECT MIN(at) FROM audit_events WHERE account_id IS NOT NULL")),
     "sessions": Statement(text("SELECT MIN(created_at) FROM sessions")),
-    "links": Statement(text("SELECT MIN(created_at) FROM links")),
-    "audit_events": Statement(text("SELECT MIN(at) FROM audit_events WHERE account_id IS NOT NULL")),
-    "usage": Statement(text("SELECT started_at FROM usage ORDER BY completion_id LIMIT 1")),
-    "idempotency_keys": Statement(text("SELECT MIN(created_at) FROM idempotency")),
+    "links in e-mails": Statement(text("SELECT MIN(created_at) FROM links")),
+    "idempotency keys": Statement(text("SELECT MIN(created_at) FROM idempotency")),
 }
 NO_EVENT = 2**62
 
