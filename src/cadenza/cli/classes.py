@@ -1,7 +1,5 @@
 """cadenza class show | history | diff | adopt | promote | rollback | reload."""
 
-from collections.abc import Iterable
-
 import click
 
 from cadenza.config import Settings
@@ -190,11 +188,7 @@ def _print_situation(found: control.ClassSituation) -> None:
     if found.judgement.verdict:
         click.echo(f"verdict     {found.judgement.verdict}")
     click.echo(f"next        {found.next_step}\n")
-    _print_routes(version.routes)
-
-
-def _print_routes(routes: Iterable[Route]) -> None:
-    print_table([_route_row(route) for route in routes], ROUTE_COLUMNS)
+    print_table([_route_row(route) for route in version.routes], ROUTE_COLUMNS)
 
 
 def _print_diff(found: VersionDiff) -> None:

@@ -87,7 +87,8 @@ def set_up(given: InitOptions) -> None:
     if place.key_env:
         say(f"Your account at {place.title} must have zero retention: the config will state it.")
     key = _choose_key(given, place)
-    place = _with_models(place, key)
+    listed = asyncio.run(list_models(place, key.text, proxy_for(place.base_url, os.environ)))
+    place = with_models(place, listed)  # some providers refuse to list them, and answer all the same
     chosen = Chosen(place, key, _choose_model(given, place))
     while fault := _try(chosen):
         words = f"{place.title} does not answer: {fault.words}. {fault.kind.advice}"
@@ -192,11 +193,6 @@ def _ask_key(place: ModelPlace) -> ProviderKey:
     default = None if place.key_env else ""
     typed = ask(f"The key of {place.title}{optional} (it is not shown)", NO_TERMINAL, default, is_secret=True)
     return ProviderKey(typed.strip() or None)
-
-
-def _with_models(place: ModelPlace, key: ProviderKey) -> ModelPlace:
-    """With the models that it lists. Some providers refuse to list them, and answer all the same."""
-    return with_models(place, asyncio.run(list_models(place, key.text, proxy_for(place.base_url, os.environ))))
 
 
 def _choose_model(given: InitOptions, place: ModelPlace) -> str:

@@ -26,10 +26,6 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
     is_local: bool = False  # the model runs on this machine: it costs nothing, and needs no address
     missing: Callable[[Path | None], str] = lambda _: ""  # a sentence if a model_path, or the model, cannot be run
 
-    def model_of(self, model_path: Path | None) -> str:
-        """The only model of a provider; empty if it has several."""
-        return model_path.stem if model_path else self.model
-
 
 OPENAI = Kind(keys=("base_url", "api_key_env", "api_key_file", "dialect", "api_version", "ca_file", "insecure"))
 KEYS = (*OPENAI.keys, "model_path")  # of one kind or another

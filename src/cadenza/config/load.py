@@ -262,4 +262,4 @@ def make_route(provider: ProviderSettings, given: CandidateSettings) -> Route:
 
 def _only_model(provider: ProviderSettings) -> str:
     """The model of a provider that has one; empty if it may have several."""
-    return kind_of(provider.kind).model_of(provider.model_path)
+    return provider.model_path.stem if provider.model_path else kind_of(provider.kind).model

@@ -95,7 +95,9 @@ async def cancel_change(store: Store, class_id: str, from_at: int, by: Operator,
         changes = price_changes.list_of_class(tx, class_id)
         found = next((change for change in changes if change.from_at == from_at), None)
         if found is None:
-            raise ControlError(f"{class_id} has no change of price from {date}. {_say_coming(changes, now_ms)}")
+            dates = ", ".join(rfc3339(change.from_at) for change in changes if change.from_at > now_ms)
+            coming = f"Changes to come: {dates}." if dates else "It has no changes to come."
+            raise ControlError(f"{class_id} has no change of price from {date}. {coming}")
         if from_at <= now_ms:
             raise ControlError(f"The price from {date} counts already. Announce another change instead.")
         if from_at <= now_ms + CANCEL_MS:
@@ -134,8 +136,3 @@ def _check_cached(order: PriceOrder, before: Price) -> None:
         f"{order.class_id} has a price of cached input ({describe_price(before)}). Give --cached-input as well, or "
         "--cached-input none if cached input shall cost as much as other input."
     )
-
-
-def _say_coming(changes: list[PriceChange], now_ms: int) -> str:
-    dates = [rfc3339(change.from_at) for change in changes if change.from_at > now_ms]
-    return f"Changes to come: {', '.join(dates)}." if dates else "It has no changes to come."

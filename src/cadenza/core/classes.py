@@ -23,11 +23,6 @@ def read_tag(text: str) -> str:
     return text
 
 
-def main_of(routes: tuple[Route, ...]) -> tuple[Route, ...]:
-    """The routes that are tried first. The others are fallbacks."""
-    return tuple(route for route in routes if route.order == routes[0].order)
-
-
 class ClassVersion(Public, msgspec.Struct, frozen=True, kw_only=True):
     """A version of a class. `routes` are sorted by order."""
 
@@ -52,7 +47,8 @@ class ClassVersion(Public, msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def main_routes(self) -> tuple[Route, ...]:
-        return main_of(self.routes)
+        """The routes that are tried first. The others are fallbacks."""
+        return tuple(route for route in self.routes if route.order == self.routes[0].order)
 
     def with_candidate(self, candidate: Route) -> "ClassVersion":
         """The version that a promotion records: the candidate instead of the main routes; fallbacks stay."""

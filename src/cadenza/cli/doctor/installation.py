@@ -26,6 +26,9 @@ from cadenza.terminal.checks import Check
 
 FREE_BYTES_MIN = 16 * 1024 * 1024  # a new store takes less than one; its write-ahead log may grow to this
 CLOCKS_DIFFER_S = 1.0
+IN_EACH_PROCESS = "rates and slots are counted in each process"
+REGION = "account data and counters are stored in '{}', as the config says"
+NO_REGION = "not stated. To show where account data and counters are stored, set [store] region."
 
 T = TypeVar("T")
 
@@ -40,8 +43,10 @@ async def check_installation(settings: Settings) -> list[Check]:
         *(Check("extras", "fault", missing) for missing in settings.missing_extras),
         await check_store(settings.store.url),
         *await check_clock(settings.store.url),
-        *check_shared_state(settings.shared_state.url),
-        check_region(settings.store.region),
+        *(
+            [Check("shared", "ok", IN_EACH_PROCESS)] if settings.shared_state.url == MEMORY else []
+        ),  # else a part checks it
+        Check("region", "ok", REGION.format(settings.store.region) if settings.store.region else NO_REGION),
         check_metrics(settings.server),
         *await check_prices(settings),
         *[check for part in parts.having("checks") for check in await part.load("checks").checks(settings)],
@@ -131,25 +136,12 @@ def _fault(found: str, todo: str) -> Check:
     return Check("store", "fault", found, todo or "The service refuses requests while its store is down.")
 
 
-def check_shared_state(url: str) -> list[Check]:
-    """A part checks that of its addresses."""
-    return [Check("shared", "ok", "rates and slots are counted in each process")] if url == MEMORY else []
-
-
 async def check_prices(settings: Settings) -> list[Check]:
     """Prices of the config that are not used, because changes of the price have begun to count."""
     now_ms = clock.now_ms()
     found = await ask_store(settings, lambda store: read_schedules(store, settings.prices, now_ms)) or {}
     unused = [say_unused(id_, settings.prices[id_], DEFAULT_PRICES[id_], prices) for id_, prices in found.items()]
     return [Check("prices", "warning", sentence) for sentence in unused if sentence]
-
-
-def check_region(region: str | None) -> Check:
-    if region is None:
-        return Check(
-            "region", "ok", "not stated. To show where account data and counters are stored, set [store] region."
-        )
-    return Check("region", "ok", f"account data and counters are stored in '{region}', as the config says")
 
 
 def check_metrics(server: ServerSettings) -> Check:

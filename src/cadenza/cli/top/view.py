@@ -2,15 +2,12 @@
 
 import textwrap
 import time
-from collections.abc import Callable, Mapping
-from typing import TypeVar
 
 import click
 
 from cadenza.cli.top.readings import Numbers
 
 PROBLEMS_MAX = 3
-T = TypeVar("T")
 
 
 def draw(numbers: Numbers, columns: int = 80, lines: int = 1000, keys: str = "") -> list[str]:
@@ -28,7 +25,7 @@ def draw(numbers: Numbers, columns: int = 80, lines: int = 1000, keys: str = "")
     figures = {
         name: "   ".join(f"{part} {value:,.4g}" for part, value in of.items()) for name, of in numbers.rates.items()
     }
-    figures["times"] = _join(numbers.seconds, _seconds)
+    figures["times"] = "   ".join(f"{name} {_seconds(value)}" for name, value in numbers.seconds.items())
     figures["slots"] = f"{of['slots_taken']:,} of {of['slots_limit']:,}   in flight {of['requests_in_flight']:,}"
     figures["store"] = f"holds {of['holds']:,}   waiting {of['ledger_waiting_moves']:,}"
     figures["memory"] = f"{of['process_resident_memory_bytes'] / 2**20:,.0f} MiB"
@@ -40,10 +37,6 @@ def draw(numbers: Numbers, columns: int = 80, lines: int = 1000, keys: str = "")
         line = f"{route.name:<31} {route.state:<9} {load:>9}  {fault}".rstrip()[:columns]
         shown.append(click.style(line, fg="red") if route.is_broken else line)
     return shown[:lines]
-
-
-def _join(parts: Mapping[str, T], show: Callable[[T], str]) -> str:
-    return "   ".join(f"{name} {show(value)}" for name, value in parts.items())
 
 
 def _seconds(value: float | None) -> str:

@@ -41,11 +41,7 @@ DERIVED = {"shown_prompt_tokens": PROMPT_TOKENS}
 OF_REQUEST = {name: f"started_at / {DAY_MS}" if name == "day" else name for name in KEY}
 
 
-def _as_it_is(column: ColumnElement[Any]) -> ColumnElement[Any]:
-    return column
-
-
-def add_up(groups: Sequence[str], sums: Sequence[str], *columns: str, shown: Shown = _as_it_is) -> Select[Any]:
+def add_up(groups: Sequence[str], sums: Sequence[str], *columns: str, shown: Shown | None = None) -> Select[Any]:
     """The sums of a span by these groups, in their order, where each of `columns` is what its parameter says.
 
     A group whose first sum is zero is left out; without groups, it is one row. `shown` is what is shown of a group.
@@ -66,7 +62,7 @@ def add_up(groups: Sequence[str], sums: Sequence[str], *columns: str, shown: Sho
     ]
     found = union_all(*parts).subquery("sums").c
     first, *_ = totals = [total(found[name]).label(name) for name in sums]
-    query = select(*(shown(found[name]).label(f"group_{name}") for name in groups), *totals)
+    query = select(*((shown(found[name]) if shown else found[name]).label(f"group_{name}") for name in groups), *totals)
     places = _places(len(groups))
     return query.group_by(*places).order_by(*places).having(first > literal_column("0")) if groups else query
 
