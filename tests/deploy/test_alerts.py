@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import cache
 
 import pytest
 from deploy.dashboard import ALERTS, COLUMNS, DASHBOARD, queries_of, read_rows, write_alerts, write_dashboard
@@ -10,6 +11,7 @@ from cadenza.observe import Metrics
 from cadenza.observe.findings import LATE_SHARES
 from cadenza.observe.health import RULES as PROBLEMS
 from cadenza.observe.minutes import LATE_S
+from cadenza.parts.grounding.metrics import GroundingMetrics
 from tests.deploy.files import ROOT, alert_rules
 
 MONITOR = (ROOT / "docs" / "monitor.md").read_text()
@@ -33,9 +35,12 @@ NOT_SHOWN = {  # others say the same, or they belong to one person
 }
 
 
+@cache
 def served_types() -> dict[str, str]:
     """The metrics of /metrics, with their types."""
-    found = re.findall(r"^# TYPE (\w+) (\w+)", Metrics().render().decode(), re.MULTILINE)
+    metrics = Metrics()
+    GroundingMetrics(metrics.registry)
+    found = re.findall(r"^# TYPE (\w+) (\w+)", metrics.render().decode(), re.MULTILINE)
     return {name: kind for name, kind in found if not name.endswith("_created")}
 
 

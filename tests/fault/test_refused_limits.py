@@ -56,8 +56,8 @@ def test_limits_that_the_system_refuses_are_done_without(
         assert client.chat(messages=messages).status == 200, process.output
     children = [
         limits_of(pid)
-        for kind in ("gateway.large", "grounding.files")
-        for pid in process.children(f"cadenza.{kind}.child")
+        for module in ("gateway.large.child", "parts.protocols.child", "parts.grounding.files.child")
+        for pid in process.children(f"cadenza.{module}")
     ]
     assert len(children) >= 2
     for child in children:

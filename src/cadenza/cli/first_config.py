@@ -121,8 +121,10 @@ def _require_place_to_write(given: InitOptions) -> None:
 def _choose_place(given: InitOptions) -> ModelPlace:
     if given.url:
         return _place_at(given.url, given.provider)
-    if given.provider:
-        return _known_place(given.provider)
+    if name := given.provider:
+        if name not in KNOWN:
+            raise ValueError(f"no address is known for '{name}'; give it with --url; {suggest(name, KNOWN)}")
+        return KNOWN[name]
     if given.asks_nothing:
         raise ValueError("--yes needs --provider or --url")
     say("Looking for model servers on this machine …")
@@ -164,12 +166,6 @@ def _complete(url: str) -> str:
         return url
     url = url if "/" in url else f"{url}/v1"
     return f"http://{url}" if is_private(f"http://{url}") else f"https://{url}"
-
-
-def _known_place(name: str) -> ModelPlace:
-    if name not in KNOWN:
-        raise ValueError(f"no address is known for '{name}'; give it with --url; {suggest(name, KNOWN)}")
-    return KNOWN[name]
 
 
 def _choose_key(given: InitOptions, place: ModelPlace) -> ProviderKey:

@@ -9,7 +9,7 @@ from cadenza.core.money import Price, parse_price
 from cadenza.core.prices import PriceSchedule, describe_price, show_price
 from cadenza.core.records import COMMAND_LINE
 from cadenza.terminal.configured import read_store, settings_option, with_store
-from cadenza.terminal.console import json_option, now_ms, print_list, say
+from cadenza.terminal.console import json_option, now_ms, print_list, say, to_row
 
 COLUMNS = ("class", "state", "from", "input", "output", "cached_input")
 NONE = "none"
@@ -51,20 +51,13 @@ def price(  # noqa: PLR0913, PLR0917 one for each option
             raise ValueError(f"a change of price also needs {' and '.join(missing)}")
         if class_id is None:
             raise ValueError("a change of price needs a CLASS")
-        assert input_ is not None
-        assert output is not None
-        assert from_ is not None
-        is_none = cached_input in (None, NONE)
-        new = Price(parse_price(input_), parse_price(output), None if is_none else parse_price(str(cached_input)))
-        _change(class_id, new, from_, settings, drops_cached=cached_input == NONE)
+        cached = None if cached_input in (None, NONE) else parse_price(str(cached_input))
+        new = Price(parse_price(str(input_)), parse_price(str(output)), cached)
+        order = PriceOrder(class_id, parse_date(str(from_)), new, drops_cached=cached_input == NONE)
+        with_store(settings, lambda store: change_price(store, order, settings.prices, COMMAND_LINE, now_ms()))
+        say(f"{class_id} costs {describe_price(new)} from {rfc3339(order.from_at)} (UTC) on. It is shown until then.")
     else:
         _list(class_id, settings, as_json=as_json)
-
-
-def _change(class_id: str, new: Price, date: str, settings: Settings, *, drops_cached: bool) -> None:
-    order = PriceOrder(class_id, parse_date(date), new, drops_cached)
-    with_store(settings, lambda store: change_price(store, order, settings.prices, COMMAND_LINE, now_ms()))
-    say(f"{class_id} costs {describe_price(new)} from {rfc3339(order.from_at)} (UTC) on. It is shown until then.")
 
 
 def _cancel(class_id: str, date: str, settings: Settings) -> None:
@@ -74,10 +67,9 @@ def _cancel(class_id: str, date: str, settings: Settings) -> None:
 
 
 def _list(class_id: str | None, settings: Settings, *, as_json: bool) -> None:
-    now = now_ms()
     if class_id is not None:
         check_class(class_id, settings.prices)
-    found = read_store(settings, lambda store: read_schedules(store, settings.prices, now))
+    found = read_store(settings, lambda store: read_schedules(store, settings.prices, now_ms()))
     shown = found if class_id is None else {class_id: found[class_id]}
     rows = [row for id_, schedule in shown.items() for row in _rows(id_, schedule)]
     print_list(rows, COLUMNS, as_json=as_json)
@@ -87,9 +79,7 @@ def _rows(class_id: str, schedule: PriceSchedule) -> list[dict[str, object]]:
     """What is in effect now, which comes from the config if it has no date, and what comes."""
     dated = [("now", schedule.since_at, schedule.first)]
     dated += [("to come", change.from_at, change.price) for change in schedule.changes]
-    rows = list[dict[str, object]]()
-    for state, from_at, one in dated:
-        pricing = show_price(one)
-        amounts = {"input": pricing.input, "output": pricing.output, "cached_input": pricing.cached_input}
-        rows.append({"class": class_id, "state": state, "from": rfc3339_or_none(from_at), **amounts})
-    return rows
+    return [
+        {"class": class_id, "state": state, "from": rfc3339_or_none(at), **to_row(show_price(price), *COLUMNS[3:])}
+        for state, at, price in dated
+    ]

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from cadenza import parts
 from cadenza.config.checks import Secret
@@ -147,15 +147,13 @@ def _store_url(url: Secret, folder: Path) -> Secret:
 
 def _price(given: PriceSettings, class_id: str, reader: ConfigReader) -> Price:
     """A cached price above the input price could cost more than the hold: a mistake if given, dropped if a default."""
-    default = DEFAULT_PRICES[class_id]
-    input_nano = default.input_nano if given.input_nano is None else given.input_nano
-    output_nano = default.output_nano if given.output_nano is None else given.output_nano
-    cached_nano = default.cached_input_nano if given.cached_input_nano is None else given.cached_input_nano
-    if cached_nano is not None and cached_nano > input_nano:
-        cached_nano = None
-        if given.cached_input_nano is not None:
-            reader.problem(("prices", class_id, "cached_input"), "must not be above the price of input")
-    return Price(input_nano, output_nano, cached_nano)
+    own = {name: nano for name, nano in asdict(given).items() if nano is not None}
+    price = replace(DEFAULT_PRICES[class_id], **own)
+    if price.cached_input_nano is None or price.cached_input_nano <= price.input_nano:
+        return price
+    if given.cached_input_nano is not None:
+        reader.problem(("prices", class_id, "cached_input"), "must not be above the price of input")
+    return replace(price, cached_input_nano=None)
 
 
 def _provider(name: str, given: ProviderSettings, reader: ConfigReader) -> ProviderSettings:

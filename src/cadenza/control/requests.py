@@ -23,9 +23,7 @@ from cadenza.ledger import statement
 from cadenza.ledger.statement import ChargeDetails
 from cadenza.observe.health import RULES
 from cadenza.store.store import Store
-from cadenza.store.tables import accounts, found_requests, keys, request_details
-from cadenza.store.tables.found_requests import FoundRequest
-from cadenza.store.tables.metered import first_id
+from cadenza.store.tables import accounts, keys, request_details
 from cadenza.store.tables.request_details import (
     CHARGED,
     UNCHARGED,
@@ -154,23 +152,19 @@ class OperatorRequest(msgspec.Struct, frozen=True, kw_only=True):
     steps: list[ExplainedStep] = []
 
 
-class FoundParts(msgspec.Struct, frozen=True):
-    """What the store has of a request. One of the three is there."""
-
-    charge: ChargeDetails | None
-    metered: MeteredRequest | None
-    details: StoredDetails | None
+# What the store has of a request: one of the three is there.
+Found = tuple[ChargeDetails | None, MeteredRequest | None, StoredDetails | None]
 
 
 async def explain(store: Store, text: str, now_ms: int) -> list[OperatorRequest]:
     """The request with this completion id, or the newest with this request id. UnknownRequest if none is known."""
     text = text.strip()
-    is_plain = bool(text) and len(text) <= TEXT_MAX and text.isascii() and text.isprintable()
-    found = await _find(store, text, now_ms) if is_plain else []
+    is_id = bool(text) and len(text) <= TEXT_MAX and is_plain(text)
+    found = await _find(store, text, now_ms) if is_id else []
     if not found:
-        running = await request_details.find_running(store, text) if is_plain else None
+        running = await request_details.find_running(store, text) if is_id else None
         raise UnknownRequest(_say_running(running, now_ms) if running else _say_unknown(text))
-    return [await _explain(store, parts) for parts in found]
+    return [await _explain(store, *parts) for parts in found]
 
 
 async def explain_one(store: Store, text: str, now_ms: int) -> OperatorRequest | None:
@@ -181,7 +175,7 @@ async def explain_one(store: Store, text: str, now_ms: int) -> OperatorRequest |
         return None
 
 
-async def _find(store: Store, text: str, now_ms: int) -> list[FoundParts]:
+async def _find(store: Store, text: str, now_ms: int) -> list[Found]:
     """By completion id there is one at most. A request id is chosen by the client, so it may have several."""
     details = await request_details.find(store, text)
     by_completion = {one.completion_id: one for one in details if one.completion_id}
@@ -189,22 +183,20 @@ async def _find(store: Store, text: str, now_ms: int) -> list[FoundParts]:
         by_completion.setdefault(text, details[0]) if details else None
         ids = [text]
     else:
-        ids = [one.completion_id for one in await find_requests(store, text, now_ms)]
+        ids = [one.completion_id or "" for one in await find_requests(store, text, now_ms)]
         ids += [one for one in by_completion if one not in ids]
-    found = [FoundParts(None, None, one) for one in details if not one.completion_id]
+    found: list[Found] = [(None, None, one) for one in details if not one.completion_id]
     for completion_id in ids[:FOUND_MAX]:
-        parts = FoundParts(
-            await statement.find_charge(store, completion_id),
-            await request_details.find_metered(store, completion_id),
-            by_completion.get(completion_id),
-        )
-        if parts.charge or parts.metered or parts.details:
+        charge = await statement.find_charge(store, completion_id)
+        metered = await request_details.find_metered(store, completion_id)
+        if any(parts := (charge, metered, by_completion.get(completion_id))):
             found.append(parts)
     return found
 
 
-async def _explain(store: Store, parts: FoundParts) -> OperatorRequest:
-    charge, metered, details = parts.charge, parts.metered, parts.details
+async def _explain(
+    store: Store, charge: ChargeDetails | None, metered: MeteredRequest | None, details: StoredDetails | None
+) -> OperatorRequest:
     one, entry = metered or details, charge and charge.entry
     account_id, key_id = (one.account_id, one.key_id) if one else (charge.account_id if charge else "", None)
     account = await accounts.get(store, account_id)
@@ -411,15 +403,12 @@ def _merge(found: list[list[NumberedRequest]]) -> list[NumberedRequest]:
     return list(heapq.merge(*found, key=lambda one: one.ended_at))
 
 
-async def find_requests(store: Store, text: str, now_ms: int) -> list[FoundRequest]:
+async def find_requests(store: Store, text: str, now_ms: int) -> list[RecentRequest]:
     """The request with this completion id, or those of the last day with this request id.
 
     Request ids have no index, so older requests are found by their completion id only; the log has both.
     """
-    if not is_plain(text):
-        return []
-    start_ms = now_ms - DAY_MS
-    return await found_requests.find_requests(store, text, first_id(start_ms), start_ms, PAGE)
+    return await request_details.find_recent(store, text, now_ms - DAY_MS, PAGE) if is_plain(text) else []
 
 
 def is_plain(text: str) -> bool:

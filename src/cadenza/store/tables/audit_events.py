@@ -72,11 +72,8 @@ async def list_newest(
     store: Store, account_id: str | None = None, before: int = NEWEST, count: int = 50
 ) -> list[LoggedEvent]:
     """The newest events, of one account or of all, newest first; `before` is the id of the last one that was seen."""
-    values = {"before": before, "count": count}
-    if account_id is None:
-        rows = await store.rows(LIST, values)
-    else:
-        rows = await store.rows(LIST_OF_ACCOUNT, {**values, "account": account_id})
+    statement = LIST if account_id is None else LIST_OF_ACCOUNT
+    rows = await store.rows(statement, {"before": before, "count": count, "account": account_id})
     return [ROWS.read(row) for row in rows]
 
 

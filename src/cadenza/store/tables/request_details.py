@@ -17,6 +17,7 @@ from cadenza.store.rows import Rows
 from cadenza.store.schema import accounts, entries, keys, marks, request_details, usage
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, Transaction
+from cadenza.store.tables.metered import first_id
 
 KEPT_MS = 3 * 24 * 60 * 60 * 1000
 ROWS_MAX = 50_000
@@ -170,24 +171,35 @@ NO_TEXT: ColumnElement[str] = literal_column("''")
 NOTHING: ColumnElement[int] = literal_column("0")
 
 
-def _recent(table: Table, **own: ColumnElement[Any]) -> Select[Any]:
-    """The fields of a NumberedRequest, from this table where `own` does not say otherwise."""
+def _recent(kind: type[RecentRequest], table: Table, **own: ColumnElement[Any]) -> Select[Any]:
+    """The fields of such a record, from this table where `own` does not say otherwise."""
     of_key = {"email": accounts.c.email, "key_name": keys.c.name, "key_prefix": keys.c.prefix}
     return (
-        select(*Rows(NumberedRequest, table, **of_key, **own).columns)
+        select(*Rows(kind, table, **of_key, **own).columns)
         .join_from(table, accounts, accounts.c.id == table.c.account_id)
         .join(keys, keys.c.id == table.c.key_id)
     )
 
 
-_ended_at = usage.c.started_at + usage.c.duration_ms
+_of_usage = {"ended_at": usage.c.started_at + usage.c.duration_ms, "cause": NO_TEXT, "fault": NO_TEXT}
+_found = _recent(RecentRequest, usage, **_of_usage)
+FOUND_BY_COMPLETION = Statement(_found.where(usage.c.completion_id == bindparam("text")))
+FOUND_BY_REQUEST = Statement(
+    _found.where(
+        usage.c.completion_id >= bindparam("first"),  # it begins with the time: a range of the primary key is read
+        usage.c.started_at >= bindparam("start"),
+        usage.c.request_id == bindparam("text"),
+    )
+    .order_by(usage.c.completion_id.desc())
+    .limit(bindparam("count"))
+)
 _charged = (
-    _recent(usage, number=entries.c.id, ended_at=_ended_at, cause=NO_TEXT, fault=NO_TEXT)
+    _recent(NumberedRequest, usage, number=entries.c.id, **_of_usage)
     .join(entries, _IS_CHARGE)
     .where(usage.c.class_id != literal_column(f"'{SEARCH}'"))
 )
 _no_cost = dict.fromkeys(("prompt_tokens", "completion_tokens", "cost_nano"), NOTHING)
-_uncharged = _recent(request_details, number=request_details.c.id, **_no_cost).where(
+_uncharged = _recent(NumberedRequest, request_details, number=request_details.c.id, **_no_cost).where(
     request_details.c.is_charged.is_(False)
 )
 
@@ -232,6 +244,15 @@ def remove_old(tx: Transaction, now_ms: int) -> int:
 async def find_metered(store: Store, completion_id: str) -> MeteredRequest | None:
     row = await store.row(METERED, {"completion": completion_id})
     return METERED_ROWS.read(row) if row else None
+
+
+async def find_recent(store: Store, text: str, start_ms: int, count: int) -> list[RecentRequest]:
+    """The metered request with this completion id, or those since a time with this request id, newest first."""
+    rows = await store.rows(FOUND_BY_COMPLETION, {"text": text})
+    if not rows and not text.startswith("chatcmpl-"):
+        values = {"text": text, "first": first_id(start_ms), "start": start_ms, "count": count}
+        rows = await store.report(FOUND_BY_REQUEST, values)
+    return [RecentRequest(*row) for row in rows]
 
 
 async def find_searches(store: Store, of: MeteredRequest) -> list[MeteredRequest]:
