@@ -1,6 +1,5 @@
-"""The stores of the tests of notices, and the event loop."""
+"""An event loop whose clock the test moves."""
 
-from tests.store.conftest import databases, make_url, postgres, store, url
 from tests.unit.upstreams.clock import clock, pytest_asyncio_loop_factories
 
-__all__ = ["clock", "databases", "make_url", "postgres", "pytest_asyncio_loop_factories", "store", "url"]
+__all__ = ["clock", "pytest_asyncio_loop_factories"]

@@ -151,9 +151,6 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
         beyond, what = (f"more than {TIE_MARGIN}", "win") if high > 0 else (f"less than -{TIE_MARGIN}", "loss")
         return f"The interval reaches from 0 to {beyond}: a tie is possible, and so is a {what}."
 
-    def side(self, side: Side) -> SideSummary:
-        return self.incumbent if side == "incumbent" else self.candidate
-
     def tag(self, name: str) -> TagSummary | None:
         return next((one for one in self.by_tag if one.tag == name), None)
 

@@ -1,4 +1,4 @@
-"""The stores of the tests of payments, and the databases of Postgres."""
+"""The stores of all parts' tests, and one Postgres for them."""
 
 from tests.store.conftest import databases, make_url, postgres, store, url
 
