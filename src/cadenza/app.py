@@ -29,13 +29,13 @@ from cadenza.config.build import (
 from cadenza.config.class_records import class_rules, provider_costs, resolve_classes
 from cadenza.config.settings import DEFAULT_PRICES
 from cadenza.control.class_versions import ServingProcess
-from cadenza.control.prices import read_schedules, say_unused
+from cadenza.control.price_changes import read_schedules, say_unused
 from cadenza.control.retention_keeper import RetentionKeeper
 from cadenza.control.store.prepare import WriteCheck, prepare_store
 from cadenza.core.aliases import Aliases
 from cadenza.core.classes import ClassState, ClassVersion
 from cadenza.core.errors import ControlError
-from cadenza.core.prices import PriceSchedule
+from cadenza.core.price_schedules import PriceSchedule
 from cadenza.core.rates import Limits, Rate
 from cadenza.core.records import Plan
 from cadenza.fleet.background import follow, repeat, running

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from cadenza.control.prices import PriceOrder, change_price
+from cadenza.control.price_changes import PriceOrder, change_price
 from cadenza.core.money import Price
 from cadenza.core.records import COMMAND_LINE
 from tests.fleet.fleet import Fleet

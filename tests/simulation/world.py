@@ -7,7 +7,7 @@ from typing import Any
 
 from cadenza.core.errors import CadenzaError
 from cadenza.core.money import Price
-from cadenza.core.prices import PriceChange, PriceSchedule
+from cadenza.core.price_schedules import PriceChange, PriceSchedule
 from cadenza.core.records import Cap
 from cadenza.ledger import credit as ledger_credit
 from cadenza.ledger.cap_rows import set_cap

@@ -5,7 +5,7 @@ import asyncio
 import msgspec
 import pytest
 
-from cadenza.control.prices import (
+from cadenza.control.price_changes import (
     CANCEL_MS,
     PriceOrder,
     cancel_change,
@@ -16,7 +16,7 @@ from cadenza.control.prices import (
 )
 from cadenza.core.errors import ControlError
 from cadenza.core.money import Price
-from cadenza.core.prices import PriceChange, PriceSchedule
+from cadenza.core.price_schedules import PriceChange, PriceSchedule
 from cadenza.core.records import COMMAND_LINE
 from cadenza.store.store import Store
 from cadenza.store.tables import epochs

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from cadenza.control.routes import rest_route, resume_route
+from cadenza.control.route_rests import rest_route, resume_route
 from cadenza.core.records import Operator
 from cadenza.store.store import Store
 from cadenza.store.tables.route_rests import list_since

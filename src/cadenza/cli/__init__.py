@@ -55,7 +55,7 @@ SECTIONS = {
         ),
         "tail": ("requests.tail", "Follow the requests of all processes on the store as they end, until Ctrl-C."),
         "explain": ("requests.explain", "Show everything that is known of one request, in order."),
-        "audit": ("operator.audit", "The audit log, which says who did what to whom."),
+        "audit": ("audit_log.audit", "The audit log, which says who did what to whom."),
     },
     "Maintain": {
         "backup": ("stores.backup", "Copy the store to FILE while the service runs, and check the copy."),

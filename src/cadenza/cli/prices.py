@@ -3,10 +3,17 @@
 import click
 
 from cadenza.config import Settings
-from cadenza.control.prices import PriceOrder, cancel_change, change_price, check_class, parse_date, read_schedules
+from cadenza.control.price_changes import (
+    PriceOrder,
+    cancel_change,
+    change_price,
+    check_class,
+    parse_date,
+    read_schedules,
+)
 from cadenza.core.formats import rfc3339, rfc3339_or_none
 from cadenza.core.money import Price, parse_price
-from cadenza.core.prices import PriceSchedule, describe_price, show_price
+from cadenza.core.price_schedules import PriceSchedule, describe_price, show_price
 from cadenza.core.records import COMMAND_LINE
 from cadenza.terminal.configured import read_store, settings_option, with_store
 from cadenza.terminal.console import json_option, now_ms, print_list, say, to_row

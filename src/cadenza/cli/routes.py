@@ -4,7 +4,7 @@ import click
 
 from cadenza.cli.classes import read_states
 from cadenza.config import Settings
-from cadenza.control.routes import rest_route, resume_route
+from cadenza.control.route_rests import rest_route, resume_route
 from cadenza.core.formats import rfc3339, rfc3339_or_none
 from cadenza.core.records import COMMAND_LINE
 from cadenza.core.spans import parse_duration_ms

@@ -10,7 +10,7 @@ from cadenza.core.codes import random_id
 from cadenza.core.content import Content
 from cadenza.core.message_json import find_words
 from cadenza.core.money import format_dollars
-from cadenza.core.prices import Pricing, PricingChange
+from cadenza.core.price_schedules import Pricing, PricingChange
 from cadenza.core.records import FinishReason, Usage
 from cadenza.core.sent import counted_texts, sent_bytes
 from cadenza.core.tool_calls import ToolCallDelta

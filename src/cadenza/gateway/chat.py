@@ -15,7 +15,7 @@ from cadenza import clock
 from cadenza.core.chat import ChatRequest, LargeTexts
 from cadenza.core.errors import BodyTimedOut, ContextOverflow, PayloadTooLarge, UnsupportedEncoding
 from cadenza.core.grounding import NO_GROUNDING, Grounding
-from cadenza.core.prices import PriceSchedule
+from cadenza.core.price_schedules import PriceSchedule
 from cadenza.core.records import OUTPUT_TOKENS_MAX, Plan, Principal, Route
 from cadenza.core.sent import sent_bytes
 from cadenza.core.tokens import OUTPUT_TOKENS_MIN

@@ -8,7 +8,7 @@ from cadenza.core.aliases import NO_ALIASES, Aliases
 from cadenza.core.chat import Model, ModelList
 from cadenza.core.errors import ContextOverflow, InvalidRequest, NotFound, NotTaken
 from cadenza.core.money import Price
-from cadenza.core.prices import PriceSchedule, show_changes, show_price
+from cadenza.core.price_schedules import PriceSchedule, show_changes, show_price
 from cadenza.core.rates import Limits
 from cadenza.core.records import AUTO, CLASSES, DEFAULT_CLASS, RESERVED_CLASS, Plan, Principal, Route
 from cadenza.core.tokens import OUTPUT_TOKENS_MIN, output_room

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from cadenza.core.prices import PriceSchedule
+from cadenza.core.price_schedules import PriceSchedule
 from cadenza.core.rates import Limits, Rate
 from cadenza.core.records import Plan, Route
 from cadenza.fleet.presence import Presence

@@ -12,7 +12,7 @@ from cadenza.children.turns import TurnLimits
 from cadenza.core.chat import ChatRequest, LargeTexts
 from cadenza.core.errors import InsufficientCredit, InvalidRequest, RateLimited
 from cadenza.core.money import Price
-from cadenza.core.prices import PriceSchedule
+from cadenza.core.price_schedules import PriceSchedule
 from cadenza.core.records import CONTEXT_TOKENS_MAX, Plan, Principal, Route
 from cadenza.gateway.chat import LARGE_BYTES, STEPS_MAX, compose, fit, read_chat
 from cadenza.gateway.large.bodies import LargeBodies, LargeLimits

@@ -6,7 +6,7 @@ import pytest
 from cadenza.core.aliases import Aliases
 from cadenza.core.errors import InvalidRequest, NotTaken
 from cadenza.core.money import Price
-from cadenza.core.prices import PriceSchedule
+from cadenza.core.price_schedules import PriceSchedule
 from cadenza.core.records import Plan, Principal, Route
 from cadenza.routing.catalogue import Catalogue, ServedClass, routes_that_take
 from cadenza.routing.prompt import Character

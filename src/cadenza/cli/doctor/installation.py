@@ -14,7 +14,7 @@ from typing import TypeVar
 from cadenza import clock, parts
 from cadenza.config import Settings
 from cadenza.config.settings import DEFAULT_PRICES, ServerSettings
-from cadenza.control.prices import read_schedules, say_unused
+from cadenza.control.price_changes import read_schedules, say_unused
 from cadenza.control.store.prepare import require_store
 from cadenza.fleet.presence import is_registered
 from cadenza.fleet.shared import MEMORY

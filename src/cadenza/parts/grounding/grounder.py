@@ -8,7 +8,7 @@ import msgspec
 from cadenza import clock
 from cadenza.core.chat import ChatRequest
 from cadenza.core.grounding import Grounding
-from cadenza.core.prices import PriceSchedule
+from cadenza.core.price_schedules import PriceSchedule
 from cadenza.core.records import Principal
 from cadenza.core.tokens import OUTPUT_TOKENS_MIN
 from cadenza.fleet.shared import Rates

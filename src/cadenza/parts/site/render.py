@@ -22,7 +22,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from cadenza.control.money.statement import describe_entry, explain_entry
 from cadenza.core.formats import rfc3339
 from cadenza.core.money import DECIMALS, NANO_PER_DOLLAR, TOKENS_PER_PRICE, format_dollars, parse_dollars
-from cadenza.core.prices import PriceSchedule, describe_price
+from cadenza.core.price_schedules import PriceSchedule, describe_price
 from cadenza.parts import having
 from cadenza.parts.site.charts import compact, count
 

@@ -4,7 +4,7 @@ import msgspec
 from sqlalchemy import bindparam, delete, insert, select
 
 from cadenza.core.money import Price
-from cadenza.core.prices import PriceChange
+from cadenza.core.price_schedules import PriceChange
 from cadenza.store.class_tables import price_changes
 from cadenza.store.statements import Statement
 from cadenza.store.store import Store, Transaction

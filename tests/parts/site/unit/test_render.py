@@ -3,7 +3,7 @@
 import pytest
 
 from cadenza.core.money import Price
-from cadenza.core.prices import PriceSchedule
+from cadenza.core.price_schedules import PriceSchedule
 from cadenza.parts.site.render import dollars, dollars_column, price_column
 
 CENT = 10**7

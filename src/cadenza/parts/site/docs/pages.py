@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 from starlette.responses import Response
 
-from cadenza.core.prices import PricingChange, show_changes, show_price
+from cadenza.core.price_schedules import PricingChange, show_changes, show_price
 from cadenza.core.records import CONTEXT_TOKENS_MAX, OUTPUT_TOKENS_MAX
 from cadenza.gateway.gateway import Gateway
 from cadenza.parts.site.docs.openapi import ERRORS as ERROR_RESPONSES

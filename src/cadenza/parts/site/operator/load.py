@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 from starlette.responses import Response
 
-from cadenza.control.routes import rest_route, resume_route
+from cadenza.control.route_rests import rest_route, resume_route
 from cadenza.core.breaker import HALF_OPEN, OPEN
 from cadenza.core.faults import advise
 from cadenza.core.formats import rfc3339

@@ -3,7 +3,7 @@
 import pytest
 
 from cadenza.core.money import Price
-from cadenza.core.prices import (
+from cadenza.core.price_schedules import (
     PriceChange,
     PriceSchedule,
     Pricing,

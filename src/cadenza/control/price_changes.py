@@ -13,7 +13,7 @@ import msgspec
 from cadenza.core.errors import ControlError
 from cadenza.core.formats import rfc3339
 from cadenza.core.money import Price
-from cadenza.core.prices import PriceChange, PriceSchedule, describe_price
+from cadenza.core.price_schedules import PriceChange, PriceSchedule, describe_price
 from cadenza.core.records import Operator
 from cadenza.core.spans import DAY_MS
 from cadenza.fleet.changes import make_change
