@@ -22,7 +22,9 @@ def find_lines(source_text: str) -> dict[KeyPath, int]:
     lines: dict[KeyPath, int] = {}
     last_index: dict[KeyPath, int] = {}
     table: KeyPath = ()
-    for number, line in enumerate(_COMMENT_OR_STRING.sub(_blank_long_string, source_text).split("\n"), start=1):
+    # a string of several lines contains no keys, but its line breaks count
+    blanked = _COMMENT_OR_STRING.sub(lambda match: "\n" * match[0].count("\n") or match[0], source_text)
+    for number, line in enumerate(blanked.split("\n"), start=1):
         if not (match := _HEADER_OR_KEY.match(line)):
             continue
         brackets, header, key = match.groups()
@@ -38,8 +40,3 @@ def find_lines(source_text: str) -> dict[KeyPath, int]:
                 lines.setdefault(path, number)
         table = path if header else table
     return lines
-
-
-def _blank_long_string(match: re.Match[str]) -> str:
-    """A string of several lines contains no keys, but its line breaks count."""
-    return "\n" * match[0].count("\n") or match[0]

@@ -200,7 +200,9 @@ class ConfigReader:
         if key.section and key.shape == "named":
             return self._named(key.section, key.name in BY_CLASS, read_table(value), at)
         if key.switch and not isinstance(value, dict):
-            value = _switched(key.switch, value)
+            if value is not False:
+                raise CheckError(f"must be false, or a table with {key.switch.name}")
+            value = {key.switch.name: "off"}
         if key.section:
             return self.read(key.section, value, at)
         assert key.check
@@ -259,12 +261,6 @@ def _unknown(name: str, keys: Mapping[str, ConfigKey]) -> str:
     if name.rsplit("_", maxsplit=1)[-1] in SECRET_WORDS:
         return f"a secret must not be in this file; use {' or '.join(places) or 'the environment'}"
     return GONE.get(name) or f"unknown key; {suggest(name, keys)}"
-
-
-def _switched(switch: Switch, value: object) -> Table:
-    if value is not False:
-        raise CheckError(f"must be false, or a table with {switch.name}")
-    return {switch.name: "off"}
 
 
 def _tables(value: object) -> list[Table]:

@@ -537,9 +537,7 @@ upstream_attempts = table(
     Column("provider", Text, primary_key=True),
     Column("model", Text, primary_key=True),
     Column("kind", Text, primary_key=True),
-    Column("requests", BigInteger, nullable=False),
-    Column("prompt_tokens", BigInteger, nullable=False),  # as far as they are known
-    Column("completion_tokens", BigInteger, nullable=False),
+    *required(BigInteger, "requests", "prompt_tokens", "completion_tokens"),  # tokens as far as they are known
 )
 
 request_details = table(

@@ -54,9 +54,6 @@ def find_steps(tx: Transaction) -> Migrations:
     """The caller has locked out other migrations."""
     row = tx.row(VERSION, {}) if tx.row(HAS_TABLE, {"name": REVISION_TABLE}) else None
     found = str(row[0]) if row else ""
-    return Migrations(found, {revision: _module(revision) for revision in REVISIONS[1:] if revision > found})
-
-
-def _module(revision: str) -> ModuleType:
-    [path] = FILES.glob(f"{revision}_*.py")
-    return import_module(f"{__name__}.versions.{path.stem}")
+    paths = {revision: path for revision in REVISIONS for path in FILES.glob(f"{revision}_*.py") if revision > found}
+    modules = {revision: import_module(f"{__name__}.versions.{path.stem}") for revision, path in paths.items()}
+    return Migrations(found, modules)

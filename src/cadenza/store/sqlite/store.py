@@ -414,8 +414,11 @@ class SqliteStore:
             if steps.found and steps.needed:
                 refuse_older(find_locked(self.path, tx.rows(PROCESSES, {})), steps.needed)
             if steps.found and steps.modules:
-                with contextlib.closing(self._open(READ_ONLY)) as reader:
-                    copy = _back_up(reader, self.path, steps.found)
+                try:
+                    with contextlib.closing(self._open(READ_ONLY)) as reader:
+                        copy = files.back_up(reader, self.path, steps.found)
+                except OSError as error:
+                    raise sqlite3.OperationalError(f"it cannot be copied ({error.strerror})") from None
             steps.run(tx, SQLITE)
             connection.execute("COMMIT")
         return copy
@@ -444,13 +447,6 @@ class SqliteStore:
         reason = str(error).partition(":")[0]
         advice = next((advice for words, advice in ADVICE.items() if words in reason), WRITABLE)
         return unavailable(str(self.path), reason, advice)
-
-
-def _back_up(reader: sqlite3.Connection, database: Path, revision: str) -> Path:
-    try:
-        return files.back_up(reader, database, revision)
-    except OSError as error:
-        raise sqlite3.OperationalError(f"it cannot be copied ({error.strerror})") from None
 
 
 def _roll_back(writer: sqlite3.Cursor) -> None:
