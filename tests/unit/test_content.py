@@ -61,7 +61,7 @@ NO_CONTENT = {
         "core.orders",
         "core.email",
     ),
-    *("core.money", "core.prices", "core.rates", "core.records", "core.shares"),
+    *("core.money", "core.price_schedules", "core.rates", "core.records", "core.shares"),
     *("core.spans", "core.usage_report"),
     *(
         "parts.embedded.commands",

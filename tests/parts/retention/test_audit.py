@@ -24,6 +24,7 @@ DELETED = {
     "a note that was replaced",
     "a note that was deleted",
     "a note that a command deleted",
+    "a note of an account that was erased",
     "an account that was erased",
 }
 ANSWERED = tuple(f"{name}, {mode}: a model" for name in ("messages", "responses") for mode in ("whole", "stream"))
